@@ -15,7 +15,7 @@ struct AutogradState final : RefCounted {
   bool requires_grad = false;                ///< result of Tensor::requires_grad()
   std::mutex accumulator_lock;               ///< held while a leaf's `accumulator` is looked up or created
   std::uint32_t output = 0;                  ///< index among the op's outputs
-  std::atomic<GradientSink*> sink{nullptr};  ///< of a leaf, owned; null until it has a gradient or a hook
+  std::atomic<GradientSink*> sink{nullptr};  ///< sink of a leaf, owned; null until it has a gradient or a hook
   Ref<Node> node;                            ///< op that computed the tensor; null for a leaf
   Node* accumulator = nullptr;               ///< a leaf's node in the current graphs, which own it
   Ref<RefCounted> tangents;                  ///< one for each running jvp: see Note [Tangents]

@@ -91,7 +91,7 @@ class ReferenceTangents {
 
  private:
   ForwardLevel& level_;
-  const Tensors& tangents_;  ///< of the op's inputs
+  const Tensors& tangents_;  ///< tangents of the op's inputs
   Tensors results_;          ///< tangents of its outputs
   bool found_ = false;
 };

@@ -32,7 +32,7 @@ struct LeakyReLU final : Callable<LeakyReLU> {
   std::string settings() const override;
   Tensor forward(const Tensor& x) const;  ///< tern::leaky_relu (ops/elementwise.h)
 
-  double slope;  ///< for x < 0
+  double slope;  ///< slope for x < 0
 };
 /// Exponential linear unit: x, or alpha (exp(x) - 1) where x < 0.
 struct ELU final : Callable<ELU> {

@@ -14,12 +14,12 @@ struct AttentionOptions {
   std::int64_t heads = 1;     ///< query heads
   std::int64_t kv_heads = 0;  ///< heads of keys and values, which groups of query heads share (Ainslie et al., 2023); 0: as many as heads
   std::int64_t head_dim = 0;  ///< elements of a head; 0: width / heads
-  double dropout = 0;         ///< of the probabilities
-  bool bias = true;           ///< of the projections
+  double dropout = 0;         ///< dropout of the probabilities
+  bool bias = true;           ///< biases of the projections
   bool cross = false;         ///< cross attention: queries from x, keys and values from a memory
   Tensor rope = {};           ///< table of rope_table, which rotates queries and keys; self attention only
   RopePairs rope_pairs = RopePairs::adjacent;  ///< see RopePairs
-  Device device = default_device();            ///< of the parameters
+  Device device = default_device();            ///< device of the parameters
 };
 
 /// Multi-head attention: scaled_dot_product_attention over `heads` heads, then a projection. Vaswani et al., 2017. Self attention has one

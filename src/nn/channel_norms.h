@@ -9,7 +9,7 @@ struct BatchNormOptions {
   double momentum = 0.1;             ///< weight of a new batch in the running statistics
   bool affine = true;                ///< weight and bias
   bool tracks_running = true;        ///< false: no running statistics, and evaluation uses those of the batch too
-  Device device = default_device();  ///< of parameters and running statistics
+  Device device = default_device();  ///< device of parameters and running statistics
 };
 
 /// Batch normalization of each channel of x (B, C, ...): training uses the batch's mean and biased variance, evaluation running ones, which
@@ -59,7 +59,7 @@ struct BatchNorm2d final : BatchNorm {
 struct GroupNormOptions {
   double eps = 1e-5;                 ///< added to the variance
   bool affine = true;                ///< weight and bias, one of each for each channel
-  Device device = default_device();  ///< of the parameters
+  Device device = default_device();  ///< device of the parameters
 };
 /// Group normalization: group_norm (ops/normalize.h) of x (B, C, ...) over `groups` groups of channels. Throws Error unless these divide
 /// the channels.

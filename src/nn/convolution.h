@@ -6,18 +6,18 @@ namespace tern::nn {
 
 /// Two sizes of an image, (height, width), or one for both: `.stride = 2`, `.padding = {1, 0}`.
 struct Size2d : std::array<std::int64_t, 2> {
-  constexpr Size2d(std::int64_t both) : array{both, both} {}                           ///< of a square
+  constexpr Size2d(std::int64_t both) : array{both, both} {}                           ///< a square
   constexpr Size2d(std::int64_t height, std::int64_t width) : array{height, width} {}  ///< PyTorch's order
 };
 
 /// Options of Conv2d.
 struct Conv2dOptions {
-  Size2d stride = 1;                 ///< elements from one window to the next
+  Size2d stride = 1;                 ///< distance of consecutive windows, in elements of x
   Size2d padding = 0;                ///< rows and columns of zeros on each side
-  Size2d dilation = 1;               ///< from one element of a window to the next
+  Size2d dilation = 1;               ///< distance of neighbours within a window, in elements of x
   std::int64_t groups = 1;           ///< groups of channels, each convolved by itself
   bool bias = true;                  ///< one number for each output channel
-  Device device = default_device();  ///< of the parameters
+  Device device = default_device();  ///< device of the parameters
 };
 
 /// 2-D convolution, conv2d (ops/convolution.h): (B, in, H, W) -> (B, out, oh, ow). Weight (out, in / groups, kh, kw) and bias (out) are
@@ -39,12 +39,12 @@ struct Conv2d final : Callable<Conv2d> {
 
 /// Options of the module Conv1d; those of the op are tern::Conv1dOptions.
 struct Conv1dOptions {
-  std::int64_t stride = 1;           ///< elements from one window to the next
+  std::int64_t stride = 1;           ///< distance of consecutive windows, in elements of x
   std::int64_t padding = 0;          ///< zeros on both sides
-  std::int64_t dilation = 1;         ///< from one element of a window to the next
+  std::int64_t dilation = 1;         ///< distance of neighbours within a window, in elements of x
   std::int64_t groups = 1;           ///< groups of channels, each convolved by itself
   bool bias = true;                  ///< one number for each output channel
-  Device device = default_device();  ///< of the parameters
+  Device device = default_device();  ///< device of the parameters
 };
 
 /// 1-D convolution of signals, as Conv2d: (B, in, L) -> (B, out, ol).
@@ -64,8 +64,8 @@ struct Conv1d final : Callable<Conv1d> {
 
 /// Options of MaxPool2d and AvgPool2d.
 struct Pool2dOptions {
-  Size2d stride = 0;   ///< 0: the size of the kernel
-  Size2d padding = 0;  ///< at most half of the kernel
+  Size2d stride = 0;   ///< distance of consecutive windows; 0: the size of the kernel
+  Size2d padding = 0;  ///< rows and columns on each side; at most half of the kernel
 };
 /// Largest element of each window of (B, C, H, W).
 struct MaxPool2d final : Callable<MaxPool2d> {

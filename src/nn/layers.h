@@ -71,7 +71,7 @@ struct Embedding final : Callable<Embedding> {
 struct NormOptions {
   double eps = 1e-5;                 ///< added to the variance, or to the mean square
   bool bias = true;                  ///< LayerNorm's; RMSNorm has none
-  Device device = default_device();  ///< of the parameters
+  Device device = default_device();  ///< device of the parameters
 };
 
 /// Kind of a Norm.

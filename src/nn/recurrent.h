@@ -11,7 +11,7 @@ struct RecurrentOptions {
   bool bidirectional = false;        ///< each layer also runs backwards, and its states are appended to the forward ones
   bool batch_first = true;           ///< x and y are (B, T, ...), not (T, B, ...)
   double dropout = 0;                ///< dropout of the outputs of all layers but the last, in training
-  Device device = default_device();  ///< of the parameters
+  Device device = default_device();  ///< device of the parameters
 };
 
 /// Parameters of a layer in one direction, with G gates of H units.

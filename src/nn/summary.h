@@ -7,8 +7,8 @@ namespace tern::nn {
 struct SummaryRow {
   std::string path;          ///< `blocks.0.fc.weight`
   std::string kind;          ///< type of its module: `Linear`
-  Shape shape;               ///< of the tensor
-  DType dtype = DType::f32;  ///< of its elements
+  Shape shape;               ///< shape of the tensor
+  DType dtype = DType::f32;  ///< dtype of its elements
   std::int64_t count = 0;    ///< number of elements
   std::int64_t bytes = 0;    ///< bytes of the elements, without padding
   bool is_buffer = false;    ///< state that is not trained, such as running means

@@ -10,7 +10,7 @@ struct FeedForwardOptions {
   bool gated = false;                        ///< proj(activation(gate(x)) * fc(x)); with silu it is SwiGLU (Shazeer, 2020)
   bool bias = true;                          ///< bias of the linear layers
   double dropout = 0;                        ///< dropout of the hidden units, after activation and gate
-  Device device = default_device();          ///< of the parameters
+  Device device = default_device();          ///< device of the parameters
 };
 
 /// Feed-forward block, proj(drop(activation(fc(x)))): width -> hidden -> width.
@@ -25,7 +25,7 @@ struct FeedForward final : Module {
   Linear fc;                                 ///< width -> hidden
   Linear proj;                               ///< hidden -> width
   std::optional<Linear> gate;                ///< width -> hidden, if gated
-  Dropout drop;                              ///< of the hidden units
+  Dropout drop;                              ///< dropout of the hidden units
   Activation activation = Activation::gelu;  ///< see FeedForwardOptions
 };
 
@@ -52,7 +52,7 @@ class ResidualStream {
   void defer(const Tensor& product, const Tensor& bias, const Dropout& drop);
 
   Tensor x_, pending_;
-  BranchOptions options_;  ///< of the pending branch
+  BranchOptions options_;  ///< options of the pending branch
   bool fused_;
 };
 
@@ -69,12 +69,12 @@ struct TransformerLayerOptions {
   Activation activation = Activation::gelu;    ///< activation of the feed-forward block
   bool gated = false;                          ///< gated feed-forward block; see FeedForwardOptions
   NormKind norm = NormKind::layer;             ///< kind of norm1, norm_cross and norm2
-  double layer_norm_eps = 1e-5;                ///< of the norms, RMSNorm's too
+  double layer_norm_eps = 1e-5;                ///< eps of the norms, RMSNorm's too
   bool bias = true;                            ///< biases of the linear layers and norms
   Tensor rope = {};                            ///< table of rope_table, which rotates queries and keys of self attention
   RopePairs rope_pairs = RopePairs::adjacent;  ///< see RopePairs
   bool cross = false;                          ///< adds cross attention to a memory between self attention and feed-forward block
-  Device device = default_device();            ///< of the parameters
+  Device device = default_device();            ///< device of the parameters
 };
 
 /// Pre-LN transformer layer, as in GPT-2: x + attn(norm1(x)), with `cross` x + cross_attn(norm_cross(x), memory), x + ff(norm2(x)).

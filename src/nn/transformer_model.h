@@ -51,7 +51,7 @@ struct TransformerOptions {
   bool use_fused_kernel = false;                                   ///< initial value of Module::use_fused_kernel
   /// Activation checkpointing of each layer.
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
-  Device device = default_device();  ///< of the parameters
+  Device device = default_device();  ///< device of the parameters
 };
 
 /// Memory that cross attention reads: an encoder's states (B, S, width), and the mask of these S keys.

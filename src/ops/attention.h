@@ -7,10 +7,10 @@ namespace tern {
 
 /// Options of one call of attention; those of the attention module are in nn/attention.h.
 struct AttentionParams {
-  AttentionMask mask = {};           ///< which keys a query sees
-  Tensor bias = {};                  ///< of q's dtype, broadcast to (B, H, T, S), added to the scaled scores; it gets a gradient
+  AttentionMask mask = {};           ///< keys that each query sees
+  Tensor bias = {};                  ///< bias of q's dtype, broadcast to (B, H, T, S), added to the scaled scores; it gets a gradient
   std::optional<double> scale = {};  ///< factor of q k^T; 1 / sqrt(D) where not given
-  double dropout = 0;                ///< of the probabilities, while training
+  double dropout = 0;                ///< probability of dropout of the attention probabilities, in training
   bool training = false;             ///< dropout is applied only while training
   /// Packed sequences (variable length): sequence n of N has the rows query_starts[n] to query_starts[n + 1] - 1 of q (total, H, D), and
   /// the rows given by key_starts in the same way of k and v (total, Hkv, D). (N + 1), i64, ascending from 0 to the total. Mask and bias
@@ -18,8 +18,8 @@ struct AttentionParams {
   /// sequence's own last query and key.
   Tensor query_starts = {};
   Tensor key_starts = {};        ///< (N + 1), i64; both are given, or neither
-  std::int64_t max_queries = 0;  ///< of packed sequences: an upper bound of their lengths in q
-  std::int64_t max_keys = 0;     ///< of packed sequences: an upper bound of their lengths in k and v
+  std::int64_t max_queries = 0;  ///< packed sequences: upper bound of their lengths in q
+  std::int64_t max_keys = 0;     ///< packed sequences: upper bound of their lengths in k and v
 };
 
 /// Scaled dot-product attention, softmax(scale q k^T + bias + mask) v for every head: q (B, T, H, D), k and v (B, S, Hkv, D), any strides

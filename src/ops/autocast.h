@@ -39,7 +39,7 @@ class Autocast {
 enum class CastTo : std::uint8_t {
   lower,   ///< the scope's 16-bit dtype
   f32,     ///< sums, exponentials, losses, for which 16 bits are too narrow
-  widest,  ///< of several operands, the widest of their dtypes
+  widest,  ///< the widest dtype of several operands
 };
 /// A row of the table.
 struct AutocastRule {

@@ -10,7 +10,7 @@ namespace tern {
 
 /// The result of batch_norm() in training, with the statistics of the batch.
 struct BatchNormResult {
-  Tensor y;         ///< of x's shape and dtype
+  Tensor y;         ///< normalized x, of its shape and dtype
   Tensor mean;      ///< (C) of the batch; f32 for x of 16 bits; differentiable
   Tensor variance;  ///< (C) of the batch, biased; f32 for x of 16 bits; differentiable
 };

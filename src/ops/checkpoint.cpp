@@ -51,7 +51,7 @@ class CheckpointedCall final : public RefCounted {
     Shape shape;
     DType dtype;
     bool is_wanted = true;
-    Tensor tensor = {};  ///< of the second run
+    Tensor tensor = {};  ///< tensor saved by the second run
     std::uint32_t version = 0;
   };
   /// A tensor that is kept, and its version.

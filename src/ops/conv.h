@@ -39,9 +39,9 @@ ConvStep depthwise_conv1d_step(const Tensor& state, const Tensor& u, const Tenso
 /// `padding` zeros on each side. Each is (height, width).
 struct UnfoldOptions {
   std::array<std::int64_t, 2> kernel;             ///< size of the window
-  std::array<std::int64_t, 2> stride = {1, 1};    ///< from one window to the next
+  std::array<std::int64_t, 2> stride = {1, 1};    ///< distance of consecutive windows, in elements of x
   std::array<std::int64_t, 2> padding = {0, 0};   ///< rows and columns of zeros on each side
-  std::array<std::int64_t, 2> dilation = {1, 1};  ///< from one element of a window to the next
+  std::array<std::int64_t, 2> dilation = {1, 1};  ///< distance of neighbours within a window, in elements of x
 };
 /// im2col: the windows of images x (B, C, H, W) as columns (B, C kh kw, oh ow), in the order of torch.nn.functional.unfold. A convolution
 /// with w (O, C, kh, kw) is matmul(reshape(w, {O, C kh kw}), columns); pooling is a reduction of reshape(columns, {B, C, kh kw, oh ow}).

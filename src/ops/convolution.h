@@ -19,9 +19,9 @@ namespace tern {
 
 /// Options of conv2d, (height, width) each.
 struct ConvOptions {
-  std::array<std::int64_t, 2> stride = {1, 1};    ///< elements from one window to the next
+  std::array<std::int64_t, 2> stride = {1, 1};    ///< distance of consecutive windows, in elements of x
   std::array<std::int64_t, 2> padding = {0, 0};   ///< rows and columns of zeros on each side
-  std::array<std::int64_t, 2> dilation = {1, 1};  ///< from one element of a window to the next
+  std::array<std::int64_t, 2> dilation = {1, 1};  ///< distance of neighbours within a window, in elements of x
   std::int64_t groups = 1;                        ///< groups of channels, each convolved by itself
 };
 /// y[b, o] = sum over c of x[b, c] cross-correlated with weight[o, c], plus bias[o]: x (B, C, H, W), weight (O, C / groups, kh, kw), bias
@@ -33,9 +33,9 @@ Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias
 
 /// Options of conv1d.
 struct Conv1dOptions {
-  std::int64_t stride = 1;    ///< from one window to the next
+  std::int64_t stride = 1;    ///< distance of consecutive windows, in elements of x
   std::int64_t padding = 0;   ///< zeros on both sides
-  std::int64_t dilation = 1;  ///< from one element of a window to the next
+  std::int64_t dilation = 1;  ///< distance of neighbours within a window, in elements of x
   std::int64_t groups = 1;    ///< groups of channels, each convolved by itself
 };
 /// conv2d of signals: x (B, C, L), weight (O, C / groups, k), bias (O) or undefined -> (B, O, ol).
@@ -44,8 +44,8 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, co
 /// Options of max_pool2d and avg_pool2d.
 struct PoolOptions {
   std::array<std::int64_t, 2> kernel;            ///< size of the window
-  std::array<std::int64_t, 2> stride = {0, 0};   ///< 0: the size of the kernel
-  std::array<std::int64_t, 2> padding = {0, 0};  ///< at most half of the kernel
+  std::array<std::int64_t, 2> stride = {0, 0};   ///< distance of consecutive windows; 0: the size of the kernel
+  std::array<std::int64_t, 2> padding = {0, 0};  ///< rows and columns on each side; at most half of the kernel
 };
 /// Largest element of each window: x (B, C, H, W) -> (B, C, oh, ow). The gradient goes to that element; equal ones share it.
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options);

@@ -6,10 +6,10 @@ namespace tern {
 
 /// Options of gradcheck() and gradgradcheck().
 struct GradcheckOptions {
-  double step = 1e-6;      ///< of the central difference
+  double step = 1e-6;      ///< step of the central differences
   double relative = 1e-6;  ///< bounds on |analytic - numeric|: absolute + relative * |numeric|
   double absolute = 1e-7;  ///< likewise
-  std::uint64_t seed = 0;  ///< of the random weights that reduce all outputs to one number
+  std::uint64_t seed = 0;  ///< seed of the random weights that reduce all outputs to one number
 };
 
 /// Findings of a gradcheck.

@@ -34,7 +34,7 @@ Tensor one_hot(const Tensor& indices, std::int64_t classes, DType dtype = DType:
 
 /// Values of a sort or topk, with their positions in x.
 struct Sorted {
-  Tensor values;   ///< of x's dtype
+  Tensor values;   ///< values, of x's dtype
   Tensor indices;  ///< i64, along the dimension, of the same shape
 };
 /// Sorts along a dimension. Stable; NaN counts as largest. Gradients flow to the elements that the values come from.

@@ -58,9 +58,9 @@ class Index {
   static Tensor apply(const Tensor& x, std::span<const Index> indices);
 
   Kind kind;                 ///< the member below that is valid
-  std::int64_t integer = 0;  ///< of Kind::integer
-  Slice slice;               ///< of Kind::slice
-  Tensor tensor;             ///< of Kind::tensor: bool, or of an integer dtype
+  std::int64_t integer = 0;  ///< for Kind::integer
+  Slice slice;               ///< for Kind::slice
+  Tensor tensor;             ///< for Kind::tensor: bool, or of an integer dtype
 };
 
 /// Indices (N, dims) of the nonzero elements, in row-major order, i64. Waits for the device to count them. Costs a running sum and a copy

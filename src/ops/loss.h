@@ -11,7 +11,7 @@ struct CrossEntropyOptions {
   Tensor token_weights;                   ///< (...), like the targets: factor of each token's loss; undefined: all 1
   std::int64_t ignore_index = -100;       ///< targets with this value are left out
   double label_smoothing = 0;             ///< part of the target's probability that is spread over all classes, Szegedy et al. 2016
-  Reduction reduction = Reduction::mean;  ///< of the tokens' losses
+  Reduction reduction = Reduction::mean;  ///< reduction of the tokens' losses
 };
 
 /// -log softmax(logits)[target] for logits (..., V) and i64 targets (...). The mean divides by the sum of the weights of the tokens that

@@ -106,8 +106,8 @@ Tensor sqrt(const Tensor& x);                                ///< square root: N
 Tensor rsqrt(const Tensor& x);                               ///< 1 / sqrt(x)
 Tensor reciprocal(const Tensor& x);                          ///< 1 / x
 Tensor square(const Tensor& x);                              ///< x x
-Tensor sin(const Tensor& x);                                 ///< of radians
-Tensor cos(const Tensor& x);                                 ///< of radians
+Tensor sin(const Tensor& x);                                 ///< sine, of radians
+Tensor cos(const Tensor& x);                                 ///< cosine, of radians
 Tensor tanh(const Tensor& x);                                ///< hyperbolic tangent, in [-1, 1]
 Tensor erf(const Tensor& x);                                 ///< error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x
 Tensor sigmoid(const Tensor& x);                             ///< 1 / (1 + exp(-x))

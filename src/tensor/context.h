@@ -38,7 +38,7 @@ enum class MatmulPrecision : std::uint8_t {
 /// thread that started it has: gradients are recorded, there is no autocast, and the seed is 0 (docs/threads.md).
 struct Context {
   bool grad = true;                                          ///< ops on tensors that require gradients are recorded
-  MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< of products that run now, backward's too, whatever forward used
+  MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< precision of products that run now, backward's too, whatever forward used
   bool autotune = true;                                      ///< time a GPU's algorithms for a new kind of product; see NoAutotune
   bool recording = false;                                    ///< work is being captured in a graph, whose replays use the same memory
   bool anomaly = false;                                      ///< check every op's output for NaN and Inf, which costs a wait per op

@@ -66,7 +66,7 @@ class Search {
   }
 
   std::vector<Term> terms_;
-  std::vector<std::int64_t> reach_, divisor_;  ///< of the terms from each one to the last
+  std::vector<std::int64_t> reach_, divisor_;  ///< reach and divisor of the terms from each one to the last
   int visited_ = 0;
 };
 

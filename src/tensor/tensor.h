@@ -16,8 +16,8 @@ struct TensorImpl final : RefCounted {
   Ref<Storage> storage;      ///< memory, shared by views
   std::int64_t offset = 0;   ///< position of the first element in the storage, in elements
   Shape shape;               ///< sizes of the dimensions
-  Strides strides;           ///< of the dimensions, in elements; 0 for a broadcast dimension
-  DType dtype = DType::f32;  ///< of the elements
+  Strides strides;           ///< strides of the dimensions, in elements; 0 for a broadcast dimension
+  DType dtype = DType::f32;  ///< dtype of the elements
   Ref<RefCounted> autograd;  ///< an AutogradState (autodiff/autograd_state.h), or null
 };
 
@@ -69,7 +69,7 @@ class Tensor {
   /// Size of a dimension; -1 is the last one.
   std::int64_t size(int dim) const;
   std::int64_t numel() const { return tern::numel(impl().shape); }   ///< number of elements; 1 for the zero-dimensional shape
-  DType dtype() const { return impl().dtype; }                       ///< of the elements
+  DType dtype() const { return impl().dtype; }                       ///< dtype of the elements
   Device device() const { return impl().storage->stream().device; }  ///< device of the memory
   /// True if the elements are in row-major order without gaps; strides of dimensions of size 1 are ignored.
   bool is_contiguous() const { return tern::is_contiguous(impl().shape, impl().strides); }
@@ -156,7 +156,7 @@ struct NamedTensor {
 
 /// Dtype and device of a new tensor, for factories: zeros({2, 3}, {.dtype = DType::f64, .device = cuda()}).
 struct TensorOptions {
-  DType dtype = DType::f32;          ///< of the elements
+  DType dtype = DType::f32;          ///< dtype of the elements
   Device device = default_device();  ///< the CPU outside of a DeviceScope
 };
 

@@ -10,8 +10,8 @@ namespace tern {
 struct View {
   void* data = nullptr;      ///< address of the first element, on the stream's device
   Shape shape;               ///< sizes of the dimensions
-  Strides strides;           ///< of the dimensions, in elements
-  DType dtype = DType::f32;  ///< of the elements
+  Strides strides;           ///< strides of the dimensions, in elements
+  DType dtype = DType::f32;  ///< dtype of the elements
   Stream stream;             ///< stream that kernels on this tensor are queued on
 
   /// Address as a pointer to T, unchecked: the caller has dispatched on dtype.

@@ -67,7 +67,7 @@ class EmaScope {
 
  private:
   Ema& ema_;
-  Tensors values_, parameters_;  ///< of each segment, before the swap
+  Tensors values_, parameters_;  ///< tensors of each segment, before the swap
 };
 
 }  // namespace tern::train

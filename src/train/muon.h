@@ -10,7 +10,7 @@ struct MuonOptions {
   double lr = 0.02;           ///< learning rate of the orthogonalized update, whose singular values are about 1
   double momentum = 0.95;     ///< weight of the previous mean
   bool nesterov = true;       ///< Nesterov momentum
-  double weight_decay = 0;    ///< of the weight itself: p -= lr * weight_decay * p
+  double weight_decay = 0;    ///< decoupled weight decay: p -= lr * weight_decay * p
   int iterations = 5;         ///< number of Newton-Schulz iterations
   DType dtype = DType::bf16;  ///< dtype of their products: bf16 or f32; f64 for f64 parameters
 };
@@ -26,8 +26,8 @@ class Muon final : public Optimizer {
  public:
   /// Group of matrices with its options.
   struct Group {
-    Tensors parameters;   ///< of two dimensions or more
-    MuonOptions options;  ///< for all of them
+    Tensors parameters;   ///< parameters of two dimensions or more
+    MuonOptions options;  ///< options of all parameters
   };
   /// Throws Error as SGD does, and for a matrix of fewer than two dimensions. Groups are numbered in this order, for lr().
   explicit Muon(const std::vector<Group>& matrices, const std::vector<AdamW::Group>& others = {});

@@ -148,7 +148,7 @@ class SGD final : public Optimizer {
   /// Group of parameters with its options.
   struct Group {
     Tensors parameters;  ///< trained parameters, or frozen ones that may be trained later
-    SGDOptions options;  ///< for all of them
+    SGDOptions options;  ///< options of all parameters
   };
   /// Throws Error for parameters that are not contiguous floats, are on several devices, or occur twice, for those that were never marked
   /// as trained or frozen (set_requires_grad() or set_requires_grad(false)), and for options out of range.
@@ -170,7 +170,7 @@ struct LionOptions {
   double lr = 1e-4;         ///< learning rate: the step of each element
   double beta1 = 0.9;       ///< weight of the moment in the mean whose sign is the step
   double beta2 = 0.99;      ///< decay of the moment
-  double weight_decay = 0;  ///< of the weight itself: p -= lr * weight_decay * p
+  double weight_decay = 0;  ///< decoupled weight decay: p -= lr * weight_decay * p
 };
 
 /// Lion: steps by the sign of a mean of gradient and momentum, with one moment: c = beta1 m + (1 - beta1) g, p -= lr (sign(c) +
@@ -182,7 +182,7 @@ class Lion final : public Optimizer {
   /// Group of parameters with its options.
   struct Group {
     Tensors parameters;   ///< trained parameters, or frozen ones that may be trained later
-    LionOptions options;  ///< for all of them
+    LionOptions options;  ///< options of all parameters
   };
   /// Throws Error as SGD does.
   explicit Lion(const std::vector<Group>& groups);
@@ -216,7 +216,7 @@ struct AdamWOptions {
   double beta1 = 0.9;                                ///< decay of the mean gradient, in [0, 1)
   double beta2 = 0.999;                              ///< decay of the mean squared gradient, in [0, 1)
   double eps = 1e-8;                                 ///< added to the root of the mean squared gradient
-  double weight_decay = 0.01;                        ///< of the weight itself: p -= lr * weight_decay * p
+  double weight_decay = 0.01;                        ///< decoupled weight decay: p -= lr * weight_decay * p
 };
 
 /// Adam and AdamW, which differ only in their weight decay.
@@ -226,7 +226,7 @@ class AdamOf final : public Optimizer {
   /// Group of parameters with its options.
   struct Group {
     Tensors parameters;  ///< trained parameters, or frozen ones that may be trained later
-    Options options;     ///< for all of them
+    Options options;     ///< options of all parameters
   };
   /// Throws Error as SGD does.
   explicit AdamOf(const std::vector<Group>& groups);

@@ -25,8 +25,8 @@ constexpr int threads = 128;
 struct DecodeParams {
   Args args;
   Heads q, k, v, y;
-  const void* bias;              ///< of q's dtype; null: none
-  std::int64_t bias_strides[3];  ///< of sequences, heads and keys
+  const void* bias;              ///< bias of q's dtype; null: none
+  std::int64_t bias_strides[3];  ///< strides of sequences, heads and keys
   float* partial;                ///< (sequences, heads, parts, D + 2): row_max, row_sum and y of each split
   unsigned* counters;
   int lanes, parts;

@@ -223,7 +223,7 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       struct GradRow {
         const C *y, *g;
-        C* buffer;  ///< of two rows, for rows that cannot be used in place
+        C* buffer;  ///< memory of two rows, for rows that cannot be used in place
         C mean;     ///< mean of g, weighted by y
       } group[max_rows];
       for (std::int64_t first = begin; first < end; first += group_size) {

@@ -309,7 +309,7 @@ class Backward {
   loops::Dropout dropout_;
   View q_, k_, v_, y_, log_sums_, g_;
   AttentionGradients gradients_;
-  C* dbias_;  ///< of the compute type; null if not needed
+  C* dbias_;  ///< sums in the compute type; null if not needed
   std::int64_t bias_strides_[4] = {};
   std::int64_t unit_sequences_ = 1, unit_heads_ = 1, parts_ = 1;
 };

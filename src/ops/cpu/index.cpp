@@ -185,7 +185,7 @@ class BusyRows {
 
 /// Memory for the sums of one thread, each (rows, pitch).
 struct Sums {
-  float* narrow;  ///< of all rows that are added to, if y has 16 bits
+  float* narrow;  ///< sums of all rows that are added to, if y has 16 bits
   double* long_sums;
   std::int32_t* added;  ///< count of additions to a long row since its float32 sum was moved to float64
   std::int64_t pitch;

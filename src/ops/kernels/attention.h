@@ -9,8 +9,8 @@ namespace tern::kernels {
 struct Attention {
   AttentionMask mask;
   View bias;           ///< (B, H, T, S), any strides, 0 where broadcast, of q's dtype, added to scale q k^T; no data: none
-  double scale = 1;    ///< of q k^T
-  double dropout = 0;  ///< of the probabilities
+  double scale = 1;    ///< factor of q k^T
+  double dropout = 0;  ///< probability of dropout of the attention probabilities
   PhiloxState draws;   ///< element i of the probabilities (B, H, T, S) uses random number i, as in dropout
   /// Packed sequences: (N + 1), i64, contiguous. q is (1, total, H, D), and sequence n has its rows query_starts[n] to query_starts[n + 1]
   /// - 1; k and v likewise by key_starts. The masks' B is then N, the T and S above are those of each sequence, and max_queries and

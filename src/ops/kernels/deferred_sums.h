@@ -14,7 +14,7 @@ struct PartialSum {
   void* to;
   std::int64_t pitch, stride;  ///< in elements: from part to part, and of `to`
   unsigned count, columns;
-  DType dtype;  ///< of `to`
+  DType dtype;  ///< dtype of `to`
   bool adds;
 };
 

@@ -45,7 +45,7 @@ struct LayerNormGradArguments {
   View dx;                           ///< (R, N), written. It may be g or g_sum
   View dbranch;                      ///< (R, N), written: present where p > 0
   View dgamma, dbeta, dbias;         ///< (N), written where present
-  Write write = Write::overwrite;    ///< of these three: accumulate adds to what they hold, before anything is rounded
+  Write write = Write::overwrite;    ///< mode of these three outputs: accumulate adds to what they hold, before anything is rounded
   DeferredSums* deferred = nullptr;  ///< if given, these three may be left there as partial sums
 };
 void layer_norm_grad(Cpu, const LayerNormGradArguments& arguments);

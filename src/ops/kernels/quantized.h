@@ -10,7 +10,7 @@ struct QuantizedRows {
   QuantFormat format;
   std::int64_t out, in;
   TERN_HOST_DEVICE const std::uint8_t* row(std::int64_t i) const { return data + i * bytes; }
-  std::int64_t bytes = row_bytes(format, in);  ///< of a row
+  std::int64_t bytes = row_bytes(format, in);  ///< bytes of a row
 };
 
 /// y (M, out) = x (M, in) @ w transposed, plus bias (out), or no bias if bias.data is null. x and y of one of f32, bf16 and f16, x's rows
