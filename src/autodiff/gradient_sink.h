@@ -23,7 +23,7 @@ class LeafWriter;
 ///  - deferred: such a kernel left partial sums (kernels::DeferredSums). One kernel adds up all partial sums of a pass at its end, or
 ///    earlier if the gradient is read or written by others, including another pass within the pass.
 /// When all contributions of a pass are in, and summed, the leaf is ready: hooks are called, once for each pass and leaf that gradients
-/// reached, by whatever path. A leaf with hooks uses the same kernels as one without.
+/// reached, by any path. A leaf with hooks uses the same kernels as one without.
 /// Passes of several threads may reach one leaf: each holds the sink while it adds to it, or while it is open or deferred. A kernel that
 /// finds it held by another thread writes to new memory, and its pass adds that when it gets the sink: all contributions arrive, in no
 /// fixed order, so the last bits may differ. A thread adds up its own deferred sums before it waits, so it never holds a sink that another

@@ -19,7 +19,7 @@
 // hypothesis has only one continuation by eos). A stop rule or the limit also completes hypotheses. Of the complete ones the best B by
 // score are kept. A sentence is done when it has B and the best active one, at its current length, scores no more than the worst of them:
 // with length_penalty 0 none could become better, and otherwise it rarely does. So a beam of 1 is greedy decoding. (fairseq, Ott et al.,
-// 2019, stops at B whatever the active ones are.) All of it runs on the device, for all sentences at once; -inf marks a missing hypothesis.
+// 2019, always stops at B complete ones.) All of it runs on the device, for all sentences at once; -inf marks a missing hypothesis.
 namespace tern::nn::detail {
 
 namespace {

@@ -164,7 +164,7 @@ class PromptReader final : public DecodingGraphs::Reader {
 
 class SourceReader final : public DecodingGraphs::Reader {
  public:
-  /// With graphs, which only a GPU has, memories do not move whatever the sources' lengths.
+  /// With graphs, which only a GPU has, memories do not move when the sources' lengths change.
   SourceReader(const EncoderDecoder& model, const SourceOptions& options, std::int64_t batch, std::int64_t limit, bool has_graphs)
       : Reader(model.cache(batch, limit, has_graphs ? model.options.length : 0)),
         model_(model),

@@ -120,7 +120,7 @@ void initialize(const std::vector<NamedTensor>& parameters, const TransformerOpt
 Tensor sinusoid_table(std::int64_t length, std::int64_t width, Device device = default_device());
 
 /// Position ids for rows of a prefix and a continuation, (B, length) of i64, from the prefixes' lengths (B): the prefix counts from 0, the
-/// continuation from `start`, so that its n-th token has the same position whatever the prefix's length. Both are clamped to `last`.
+/// continuation from `start`, so that its n-th token has the same position for every length of the prefix. Both are clamped to `last`.
 Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last);
 
 }  // namespace tern::nn

@@ -13,16 +13,15 @@
 namespace tern {
 
 // Note [Activation checkpointing]
-// The function runs once, and its ops are recorded as usual, so backward walks one graph whatever is checkpointed. But each tensor that an
-// op saves becomes a slot of the call, which keeps only its shape. When backward first needs a slot, the function runs again on its inputs
-// under the random position, autocast and precision of the first run. This second run records a graph that is never walked: its saved
-// tensors fill the slots in the same order. An exception stops the run after the last slot that is needed. A slot's tensor is released with
-// the node that owns it, so second runs fill memory for one call at a time.
-// Nested calls: an inner call saves its inputs in slots of the outer one. A second run of the outer function runs the inner one too, for
-// its results.
-// Costly results (SavedTensorHooks::costly) are numbered as well. `selective` keeps all of them. `full` keeps the last one if it is a
-// result of the call, which is alive anyway: a block that ends with a product does not compute it twice.
-// result of the call, which then lives anyway: a block that ends with a product does not compute it twice.
+// The function runs once, and its ops are recorded as usual, so backward walks one graph, with or without checkpoints. But each tensor that
+// an op saves becomes a slot of the call, which keeps only its shape. When backward first needs a slot, the function runs again on its
+// inputs under the random position, autocast and precision of the first run. This second run records a graph that is never walked: its
+// saved tensors fill the slots in the same order. An exception stops the run after the last slot that is needed. A slot's tensor is
+// released with the node that owns it, so second runs fill memory for one call at a time. Nested calls: an inner call saves its inputs in
+// slots of the outer one. A second run of the outer function runs the inner one too, for its results. Costly results
+// (SavedTensorHooks::costly) are numbered as well. `selective` keeps all of them. `full` keeps the last one if it is a result of the call,
+// which is alive anyway: a block that ends with a product does not compute it twice. result of the call, which then lives anyway: a block
+// that ends with a product does not compute it twice.
 
 namespace {
 

@@ -50,7 +50,7 @@ Tensor isclose(const Tensor& a_, const Tensor& b_, double relative, double absol
   broadcast_shapes(a_.shape(), b_.shape(), "isclose");
   const NoGrad unrecorded;
   const Tensor a = cast(a_, DType::f64), b = cast(b_, DType::f64);
-  // Equal elements are close whatever their difference, which is NaN for infinities; a finite number is never close to an infinity.
+  // Equal elements are close, also infinities, whose difference is NaN; a finite number is never close to an infinity.
   const Tensor is_near = logical_and(le(abs(a - b), abs(b) * relative + absolute), isfinite(b));
   const Tensor close = logical_or(eq(a, b), is_near);
   return equal_nan ? logical_or(close, logical_and(isnan(a), isnan(b))) : close;

@@ -13,7 +13,7 @@ Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = defaul
 Tensor full(const Shape& shape, double value, DType dtype = DType::f32, Device device = default_device());
 /// @}
 /// @{
-/// The same with dtype and device by name: zeros({2, 3}, {.dtype = DType::f64}).
+/// The same with named options: zeros({2, 3}, {.dtype = DType::f64}).
 inline Tensor zeros(const Shape& shape, const TensorOptions& options) { return zeros(shape, options.dtype, options.device); }
 inline Tensor ones(const Shape& shape, const TensorOptions& options) { return ones(shape, options.dtype, options.device); }
 inline Tensor full(const Shape& shape, double value, const TensorOptions& options) {
@@ -26,7 +26,7 @@ inline Tensor zeros(const Shape& shape, Device device) { return zeros(shape, DTy
 inline Tensor ones(const Shape& shape, Device device) { return ones(shape, DType::f32, device); }
 /// @}
 /// @{
-/// The same with x's shape, dtype and device; row-major, whatever x's strides are.
+/// The same with x's shape, dtype and device; row-major for any strides of x.
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
@@ -40,7 +40,7 @@ inline Tensor arange(std::int64_t n, DType dtype = DType::i64, Device device = d
 
 /// (n): `count` numbers from start to stop, both included, equally spaced; a floating dtype. Throws Error for a negative count.
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype = DType::f32, Device device = default_device());
-/// The same with dtype and device by name.
+/// The same with dtype and device as named options.
 inline Tensor linspace(double start, double stop, std::int64_t count, const TensorOptions& options) {
   return linspace(start, stop, count, options.dtype, options.device);
 }

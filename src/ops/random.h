@@ -13,7 +13,7 @@ Tensor rand(const Shape& shape, double low = 0, double high = 1, DType dtype = D
 /// Normal numbers with the given mean and standard deviation. Throws Error unless both are finite and deviation >= 0.
 Tensor randn(const Shape& shape, double mean = 0, double deviation = 1, DType dtype = DType::f32, Device device = default_device());
 /// @{
-/// Uniform in [0, 1), or normal with mean 0 and deviation 1, with dtype and device by name.
+/// Uniform in [0, 1), or normal with mean 0 and deviation 1, with dtype and device as named options.
 inline Tensor rand(const Shape& shape, const TensorOptions& options) { return rand(shape, 0, 1, options.dtype, options.device); }
 inline Tensor randn(const Shape& shape, const TensorOptions& options) { return randn(shape, 0, 1, options.dtype, options.device); }
 inline Tensor rand(const Shape& shape, DType dtype) { return rand(shape, 0, 1, dtype); }

@@ -34,11 +34,11 @@ enum class MatmulPrecision : std::uint8_t {
   tf32x3,  ///< as accurate as fp32, by three tensor-core products where that is faster (on Hopper); else fp32
 };
 
-/// The state of a thread, and the only ambient state that a result depends on. A new thread begins with the values below, whatever the
-/// thread that started it has: gradients are recorded, there is no autocast, and the seed is 0 (docs/threads.md).
+/// The state of a thread, and the only ambient state that a result depends on. A new thread begins with the values below, not with
+/// those of the thread that started it: gradients are recorded, there is no autocast, and the seed is 0 (docs/threads.md).
 struct Context {
   bool grad = true;                                          ///< ops on tensors that require gradients are recorded
-  MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< precision of products that run now, backward's too, whatever forward used
+  MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< precision of products that run now, also in backward
   bool autotune = true;                                      ///< time a GPU's algorithms for a new kind of product; see NoAutotune
   bool recording = false;                                    ///< work is being captured in a graph, whose replays use the same memory
   bool anomaly = false;                                      ///< check every op's output for NaN and Inf, which costs a wait per op

@@ -165,7 +165,7 @@ struct TensorOptions {
 Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 inline Tensor empty(const Shape& shape, const TensorOptions& options) { return empty(shape, options.dtype, options.device); }
 /// @}
-/// Uninitialized tensor of x's shape, dtype and device; row-major, whatever x's strides are.
+/// Uninitialized tensor of x's shape, dtype and device; row-major for any strides of x.
 inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
 
 /// Converts a dimension, negative ones counting from the last, to [0, dims). Throws Error that names `where` if it is out of range.

@@ -175,7 +175,7 @@ struct LionOptions {
 
 /// Lion: steps by the sign of a mean of gradient and momentum, with one moment: c = beta1 m + (1 - beta1) g, p -= lr (sign(c) +
 /// weight_decay p), m = beta2 m + (1 - beta2) g. Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2. A step
-/// has the length lr whatever the gradient: choose lr 3 to 10 times smaller than AdamW's, and the weight decay as much larger (section 5 of
+/// has the length lr for every gradient: choose lr 3 to 10 times smaller than AdamW's, and the weight decay as much larger (section 5 of
 /// the paper).
 class Lion final : public Optimizer {
  public:

@@ -8,7 +8,7 @@
 namespace tern::gpu {
 
 /// Dropout mask: drops each element with probability p, see Note [Dropout's bits] in tensor/random.h. An element is dropped if its 16 bits,
-/// as the upper half of a word, are at most `last_dropped`, whatever the lower half is.
+/// as the upper half of a word, are at most `last_dropped`, for any lower half.
 struct DropoutMask {
   PhiloxState philox;
   std::uint32_t last_dropped = 0;

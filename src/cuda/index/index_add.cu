@@ -13,10 +13,10 @@
 // y[a, index[i], c] += source[a, i, c], the gradient of an embedding, deterministic: atomics would add in the order of arrival, so the
 // indices are sorted, stably, and each run of equal ones is added in ascending order of position.
 //
-// Note [Runs]: an index may occur ten thousand times (padding), or never. The sorted list is divided into pieces of fixed length, whatever
-// the runs are. A run within one piece is added to y directly. One that crosses pieces leaves a partial sum in each of them, and a second
-// kernel adds those: in each piece at most one run comes in from the left (its sum is the piece's `head` if it ends there) and at most one
-// leaves to the right (`tail`; a run that does both is a tail).
+// Note [Runs]: an index may occur ten thousand times (padding), or never. The sorted list is divided into pieces of fixed length,
+// independent of the runs. A run within one piece is added to y directly. One that crosses pieces leaves a partial sum in each of them, and
+// a second kernel adds those: in each piece at most one run comes in from the left (its sum is the piece's `head` if it ends there) and at
+// most one leaves to the right (`tail`; a run that does both is a tail).
 namespace tern::kernels {
 
 using namespace gpu;

@@ -71,7 +71,7 @@ struct ScoreRows {
 struct ShiftedExp {
   float a, am;
 
-  /// If m = -inf, the row is fully masked, and the exponentials are 0 whatever is subtracted.
+  /// If m = -inf, the row is fully masked, and the exponentials are 0 regardless of the number that is subtracted.
   __device__ explicit ShiftedExp(float m) : a(fabsf(m) < 0x1p30f || m == -infinity ? log2_e : 0.5f), am(m == -infinity ? 0 : a * m) {}
 
   __device__ float operator()(float x) const { return exp2_approx(fmaf(x, a, -am)); }
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(max_softmax_threads, 3)
   }
 }
 
-/// Maximum to subtract: if it is -inf, the row is fully masked, and the exponentials are 0 whatever is subtracted.
+/// Maximum to subtract: if it is -inf, the row is fully masked, and the exponentials are 0 regardless of the number that is subtracted.
 template <class C>
 __device__ __forceinline__ C shift_for(C maximum) {
   return maximum == -std::numeric_limits<C>::infinity() ? C(0) : maximum;

@@ -73,7 +73,7 @@ struct Row {
 
 template <class C>
 void normalize(Row<C>& row) {
-  // A fully masked row has no maximum; its exponentials are 0 whatever is subtracted.
+  // A fully masked row has no maximum; its exponentials are 0 regardless of the number that is subtracted.
   row.total = exponentials(row.buffer, whole_vectors<C>(row.limit), row.top == -infinity<C> ? C(0) : row.top);
 }
 

@@ -10,7 +10,7 @@ namespace tern::convolutions {
 /// Note [Bands]: a convolution is a matrix product, one operand of which, the windows as columns (unfold), is never written to memory. A
 /// thread copies a band of an image, the padded rows that some rows of the result read, into its own memory, which stays in the L2 cache. A
 /// padded row is stored by phases: element e is at index e / stride of phase e % stride. So a tap's elements for neighbouring positions are
-/// adjacent, whatever the stride. Forward copies the product's panels from segments of a band, the weights' gradient reads a band in place,
+/// adjacent for every stride. Forward copies the product's panels from segments of a band, the weights' gradient reads a band in place,
 /// and dx is accumulated in one; none of them checks image borders.
 struct Bands {
   std::int64_t batch, groups, inputs, outputs;  ///< inputs, outputs: channels of a group

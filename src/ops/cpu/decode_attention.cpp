@@ -126,7 +126,7 @@ class Decode {
       write(s, key_head % problem_.kv_heads * problem_.group() + member, joined);
     }
   }
-  /// Elements of a thread's memory, in whole cache lines: its scores are read as aligned vectors, whatever the width of a head.
+  /// Elements of a thread's memory, in whole cache lines: its scores are read as aligned vectors for every width of a head.
   std::int64_t work_size() const { return round_up(2 * tile_keys * problem_.width + tile_keys + problem_.width, 64); }
   /// The range of parts with keys that the query sees.
   std::pair<std::int64_t, std::int64_t> parts_of(const Sequence& s) const {

@@ -25,7 +25,7 @@ template <> struct UnsignedOf<8> {
   using type = std::uint64_t;
 };
 
-/// Unsigned key with the order of the values: NaN is largest, whatever its bits; both zeros are equal.
+/// Unsigned key with the order of the values: every NaN is largest; both zeros are equal.
 template <class S>
 auto key_of(S value) {
   using Key = typename UnsignedOf<sizeof(S)>::type;

@@ -3,7 +3,7 @@
 
 namespace tern::kernels {
 
-/// A key whose padding is this or less is hidden, whatever its score: masks of -inf, of -1e30 and of f16's lowest number mean the same.
+/// A key whose padding is this or less is hidden regardless of its score: masks of -inf, of -1e30 and of f16's lowest number mean the same.
 inline constexpr float hidden_padding = -1e4f;
 
 /// Attention mask: the keys that a query sees. In scores (B, ..., T, S) query t of batch row b sees key s if all of these hold:

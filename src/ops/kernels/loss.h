@@ -14,7 +14,7 @@ struct TokenTargets {
 };
 
 /// losses (N) = weight_n * ((1 - smoothing) * (lse_n - x[n, t_n]) + smoothing * (lse_n - mean_v x[n, v])) for logits x (N, V), and lse (N)
-/// = logsumexp of each row. Both are 0 for rows whose target is ignored, whatever their logits are. Floats of one dtype (lse, losses: f32
+/// = logsumexp of each row. Both are 0 for rows whose target is ignored, regardless of their logits. Floats of one dtype (lse, losses: f32
 /// for 16-bit logits). All contiguous, except that x's rows may have any stride (last stride 1). Each row is read once. On the CPU a target
 /// outside the range throws; on a GPU, which cannot report it without a wait, it gives the row a loss of NaN.
 void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
