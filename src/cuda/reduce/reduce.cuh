@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(block_size)
 }
 
 /// Smallest power of two that is at least `count`, but at most `most`, a power of two.
-inline unsigned power_of_two(std::int64_t count, unsigned most) {
+inline unsigned capped_bit_ceil(std::int64_t count, unsigned most) {
   return static_cast<unsigned>(std::min<std::uint64_t>(std::bit_ceil(static_cast<std::uint64_t>(count)), most));
 }
 
@@ -227,7 +227,7 @@ void with_partials(const Layout<2>& kept, unsigned chunks, const Target<Op>& tar
   staged.partials = partials.as<typename Op::Accumulator>();
   first_stage(staged);
   // Partial results are few and in the cache: each thread should have a short chain of them. Eight adjacent floats are one sector.
-  const unsigned across = detail::power_of_two(outputs, 8);
+  const unsigned across = detail::capped_bit_ceil(outputs, 8);
   launch(detail::combine_partials<Op>, blocks_for(outputs, across), block_size, 0, stream, staged.partials, chunks, across, kept, target);
 }
 
@@ -242,7 +242,7 @@ void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* d
   constexpr std::int64_t long_row = 1024;
   // A thread for each output reads best if adjacent outputs read adjacent elements, and there are enough of them.
   const bool side_by_side = is_tag<T> && (length == 1 || are_side_by_side(outputs, kept.strides[0][0], reduced.strides[0][0]));
-  unsigned lanes = side_by_side ? 1 : detail::power_of_two(ceil_div(length, width), 32);
+  unsigned lanes = side_by_side ? 1 : detail::capped_bit_ceil(ceil_div(length, width), 32);
   while (lanes < 32 && lanes < length && outputs * lanes < enough_threads) lanes *= 2;
   if (length <= long_row * width || outputs * lanes >= enough_threads * (side_by_side ? 1 : 16)) {
     launch(detail::reduce_by_warps<Op, T>, blocks_for(outputs * lanes), block_size, 0, stream, span, kept,
@@ -278,7 +278,7 @@ bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data
   for (int d = 0; d < outer.dims; ++d) vectors = vectors && outer.strides[0][d] % widest == 0;
   const int width = vectors ? widest : 1;
   // The lanes of a warp read 512 contiguous bytes of a row; fewer threads if there are fewer columns.
-  shape.across = detail::power_of_two(ceil_div(shape.columns, width), 32);
+  shape.across = detail::capped_bit_ceil(ceil_div(shape.columns, width), 32);
   shape.tiles = blocks_for(shape.columns, std::int64_t(shape.across) * width);
   const std::int64_t units = outer.numel() * shape.tiles, down = block_size / shape.across;
   // Enough rows for several loads in flight in each thread, few enough that a sum is not a long chain.
