@@ -1,7 +1,6 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -22,12 +21,12 @@ class Store {
 class FileStore final : public Store {
  public:
   /// Makes the directory if it is missing. Throws Error if it cannot.
-  explicit FileStore(std::filesystem::path directory);
+  explicit FileStore(std::string directory);
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
 
  private:
-  std::filesystem::path directory_;
+  std::string directory_;
 };
 
 /// A store in the memory of one process, the server, which the others access over TCP. It lives as long as the server's TcpStore.
