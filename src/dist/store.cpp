@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -54,7 +55,7 @@ void FileStore::set(const std::string& key, const std::string& value) {
     fail("dist", fmt::format("{} cannot be written: {}", path.string(), error.message()));
 }
 
-std::string FileStore::get(const std::string& key, std::chrono::milliseconds timeout) {
+std::string FileStore::get(const std::string& key, Milliseconds timeout) {
   const fs::path path = fs::path(directory_) / escaped(key);
   const Deadline deadline = deadline_in(timeout);
   for (;;) {
@@ -191,7 +192,7 @@ TcpStore::TcpStore(const Options& options) {
 TcpStore::~TcpStore() = default;
 
 void TcpStore::set(const std::string& key, const std::string& value) { client_->set(key, value); }
-std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) { return client_->get(key, timeout); }
+std::string TcpStore::get(const std::string& key, Milliseconds timeout) { return client_->get(key, timeout); }
 std::uint16_t TcpStore::port() const { return server_ ? server_->port() : 0; }
 
 }  // namespace tern::dist
