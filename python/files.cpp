@@ -19,7 +19,7 @@ void bind_files(nb::module_& io, nb::module_& models) {
   io.def(
       "load_safetensors", [](const std::filesystem::path& path) { return io::load_safetensors(path).tensors; }, "path"_a, Released(),
       "The tensors of a file by name, on the CPU.");
-  io.def("load_safetensors_metadata", &io::load_safetensors_metadata, "path"_a);
+  io.def("load_safetensors_metadata", [](const std::filesystem::path& path) { return io::load_safetensors_metadata(path); }, "path"_a);
   io.def(
       "load_safetensors_into",
       [](const std::filesystem::path& path, const std::map<std::string, Tensor>& targets) {

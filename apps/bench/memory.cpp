@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <new>

@@ -46,11 +46,11 @@ void require_size(const CheckpointHead& head, std::int64_t parameters) {
   if (!error && bytes < 12 * elements)
     throw io::FileError(
         fmt::format("{}: does not fit the model that it names: {:.3g} elements with their moments do not fit in {:.0f} bytes",
-                    head.file.path.string(), elements, bytes));
+                    head.file.path, elements, bytes));
 }
 
 std::string resumed_from(const CheckpointHead& head, std::int64_t total_updates) {
-  return fmt::format("from update {} of {}: {}", head.file.update, total_updates, text::printable(head.file.path.string()));
+  return fmt::format("from update {} of {}: {}", head.file.update, total_updates, text::printable(head.file.path));
 }
 
 std::string changed_schedule(const CheckpointHead& head, std::int64_t total_updates) {
@@ -68,14 +68,14 @@ void read_checkpoint(const std::filesystem::path& run, const std::function<void(
   } catch (const io::FileError& error) {
     const std::vector<io::CheckpointFile> files = io::RunDirectory::require_checkpoints(run);
     if (files.size() < 2) throw;
-    throw io::FileError(
-        fmt::format("{}; remove it, and --resume goes on from {}", error.what(), files[files.size() - 2].path.filename().string()));
+    throw io::FileError(fmt::format("{}; remove it, and --resume goes on from {}", error.what(),
+                                    std::filesystem::path(files[files.size() - 2].path).filename().string()));
   }
 }
 
 CheckpointHead last_checkpoint(const std::string& program, const std::filesystem::path& run) {
   CheckpointHead head{.file = io::RunDirectory::require_checkpoints(run).back()};
-  const std::string path = head.file.path.string();
+  const std::string path = head.file.path;
   io::Metadata metadata;
   read_checkpoint(run, [&] { metadata = io::load_safetensors_metadata(head.file.path); });
   const auto text = [&](const std::string& key) -> const std::string& {

@@ -173,7 +173,7 @@ void EpochLoop::save_checkpoint() {
 
 void EpochLoop::resume() {
   const CheckpointHead& head = run_->head();
-  const std::string path = head.file.path.string();
+  const std::string path = head.file.path;
   const io::JsonObject& numbers = head.numbers;
   const std::int64_t done = numbers.get_object("loop").get_int("update"), total = trainable_.loop().total_updates();
   if (done > total)
@@ -202,13 +202,13 @@ void EpochLoop::restore(const io::JsonObject& numbers) {
   since_best_ = numbers.get_int("since_best");
   // An epoch has at least one update, and so does a validation.
   if (epoch_ < 1 || epoch_ > updates + 1 || first_update_ < 0 || first_update_ > updates || since_best_ < 0 || since_best_ > updates)
-    throw io::FileError(fmt::format("{}: expected an epoch with its updates but got epoch {} from update {} of {}",
-                                    run_->head().file.path.string(), epoch_, first_update_, updates));
+    throw io::FileError(fmt::format("{}: expected an epoch with its updates but got epoch {} from update {} of {}", run_->head().file.path,
+                                    epoch_, first_update_, updates));
   resumes_epoch_ = true;
   const auto unsigned_number = [&](const char* key) {
     const std::string text = numbers.get_string(key);
     const std::optional<std::uint64_t> value = backend::parse_number<std::uint64_t>(text);
-    if (!value) throw io::FileError(fmt::format("{}: expected \"{}\" to be a number", run_->head().file.path.string(), key));
+    if (!value) throw io::FileError(fmt::format("{}: expected \"{}\" to be a number", run_->head().file.path, key));
     return *value;
   };
   Generator& generator = context().generator;

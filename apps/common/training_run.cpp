@@ -41,7 +41,8 @@ TrainingRun::TrainingRun(std::string program, const std::filesystem::path& out, 
 
 /// The tokenizer is beside the directory of the checkpoints, which may have moved.
 std::filesystem::path TrainingRun::tokenizer() const {
-  return run_ ? run_->tokenizer() : head_->file.path.parent_path().parent_path() / "tokenizer.json";
+  return run_ ? std::filesystem::path(run_->tokenizer())
+              : std::filesystem::path(head_->file.path).parent_path().parent_path() / "tokenizer.json";
 }
 
 void TrainingRun::set_data(const std::filesystem::path& path, const std::string& digest) {
@@ -134,7 +135,7 @@ void TrainingRun::finish(const io::JsonObject& summary) {
 
 std::string TrainingRun::remains(bool can_resume) const {
   if (!run_) return "";
-  const std::string path = run_->path().string();
+  const std::string& path = run_->path();
   const std::string goes_on = checkpoint_.empty() || !can_resume ? "" : fmt::format("; --resume goes on from {}", checkpoint_.string());
   if (saved_epoch_ > 0) return fmt::format("{}; {} keeps the model of epoch {}", goes_on, path, saved_epoch_);
   if (is_resumed() && !run_->is_staged()) return fmt::format("{}; {} is as it was", goes_on, path);

@@ -99,8 +99,8 @@ static void require_size(const io::RunDirectory& run, const Options& options, st
   const std::optional<QuantFormat> format = options.quantization;
   const double element = !format ? 2 : has_blocks(*format) ? static_cast<double>(block_bytes(*format)) / quant_block : 1;
   if (!error && bytes < element * elements)
-    throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes", run.model().string(),
-                                    run.config().filename().string(), elements, bytes));
+    throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes", run.model(),
+                                    std::filesystem::path(run.config()).filename().string(), elements, bytes));
 }
 
 Translator Translator::load(const std::filesystem::path& run, Device device, const std::string& precision_name) {
@@ -110,8 +110,7 @@ Translator Translator::load(const std::filesystem::path& run, Device device, con
   if (!precision_name.empty()) options.precision = precision_name;
   text::Tokenizer tokenizer = text::Tokenizer::load(directory.tokenizer());
   for (const std::string& token : {end_token(options.src), end_token(options.tgt), pad_token})
-    if (!tokenizer.token_to_id(token))
-      throw io::FileError(fmt::format("{}: expected a special token {}", directory.tokenizer().string(), token));
+    if (!tokenizer.token_to_id(token)) throw io::FileError(fmt::format("{}: expected a special token {}", directory.tokenizer(), token));
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
   require_size(directory, options, vocab);
   TranslationModel model(options, vocab, device);
@@ -123,10 +122,10 @@ Translator Translator::load(const std::filesystem::path& run, Device device, con
     for (NamedTensor& buffer : nn::named_buffers(model)) tensors.push_back(std::move(buffer));
     io::load_safetensors_into(directory.model(), tensors);
     if (const std::string path = nn::find_bad_scale(model); !path.empty())
-      throw io::FileError(fmt::format("{}: tensor \"{}\" holds scales that are not finite", directory.model().string(), path));
+      throw io::FileError(fmt::format("{}: tensor \"{}\" holds scales that are not finite", directory.model(), path));
     for (const NamedTensor& parameter : parameters)
       if (std::isnan(sum(parameter.tensor * 0.0).item<double>()))
-        throw io::FileError(fmt::format("{}: tensor \"{}\" holds values that are not finite", directory.model().string(), parameter.name));
+        throw io::FileError(fmt::format("{}: tensor \"{}\" holds values that are not finite", directory.model(), parameter.name));
   }
   nn::set_requires_grad(model, false);  // saves the memory of gradients
   train::set_precision(model, precision(options));

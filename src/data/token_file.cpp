@@ -33,14 +33,12 @@ struct Version {
 };
 constexpr Version versions[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
-[[noreturn]] void fail_in(const std::filesystem::path& path, const std::string& what) {
-  throw io::FileError(text::printable(path.string()) + ": " + what);
-}
+[[noreturn]] void fail_in(const std::string& path, const std::string& what) { throw io::FileError(text::printable(path) + ": " + what); }
 
 }  // namespace
 
 struct TokenFile::Mapping {
-  explicit Mapping(const std::filesystem::path& path_) : path(path_) {
+  explicit Mapping(const std::string& path_) : path(path_) {
     const text::InputFile file(path);
     bytes = static_cast<std::size_t>(file.size());
     if (bytes == 0) return;
@@ -61,12 +59,12 @@ struct TokenFile::Mapping {
     return value;
   }
 
-  std::filesystem::path path;
+  std::string path;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
 
-TokenFile::TokenFile(const std::filesystem::path& path, TokenFormat format) {
+TokenFile::TokenFile(const std::string& path, TokenFormat format) {
   auto mapping = std::make_shared<const Mapping>(path);
   const auto known =
       std::find_if(std::begin(versions), std::end(versions), [&](const Version& v) { return v.magic == mapping->number(0); });
@@ -99,7 +97,7 @@ TokenFile::TokenFile(const std::filesystem::path& path, TokenFormat format) {
   mapping_ = std::move(mapping);
 }
 
-const std::filesystem::path& TokenFile::path() const { return mapping_->path; }
+const std::string& TokenFile::path() const { return mapping_->path; }
 
 std::int64_t TokenFile::operator[](std::int64_t index) const {
   std::int64_t token = 0;
@@ -122,7 +120,7 @@ void TokenFile::read(std::int64_t first, std::span<std::int64_t> to) const {
   else widen(std::uint32_t{});
 }
 
-void save_tokens(const std::filesystem::path& path, std::span<const std::int64_t> tokens, int token_bytes) {
+void save_tokens(const std::string& path, std::span<const std::int64_t> tokens, int token_bytes) {
   const auto version =
       std::find_if(std::begin(versions), std::end(versions), [&](const Version& v) { return v.token_bytes == token_bytes; });
   if (version == std::end(versions)) fail("save_tokens", fmt::format("expected tokens of 2 or 4 bytes but got {}", token_bytes));

@@ -1,8 +1,8 @@
 #pragma once
 #include <cstddef>
-#include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -22,11 +22,11 @@ enum class TokenFormat {
 class TokenFile {
  public:
   /// Maps a file. Throws io::FileError if it cannot be opened or mapped, is of another format, or has another size than its header says.
-  explicit TokenFile(const std::filesystem::path& path, TokenFormat format = TokenFormat::automatic);
+  explicit TokenFile(const std::string& path, TokenFormat format = TokenFormat::automatic);
 
   std::int64_t size() const { return size_; }       ///< number of tokens
   int token_bytes() const { return token_bytes_; }  ///< bytes of a token, 2 or 4
-  const std::filesystem::path& path() const;        ///< path of the file
+  const std::string& path() const;                  ///< path of the file
   /// The token at an index. Throws Error for an index out of range.
   std::int64_t operator[](std::int64_t index) const;
   /// Reads tokens [first, first + to.size()) as i64, the dtype of embedding and cross_entropy. Throws Error for a range outside the file.
@@ -42,7 +42,7 @@ class TokenFile {
 
 /// Writes tokens in llm.c's format with token_bytes 2 (u16) or 4 (u32). The file is replaced atomically. Throws Error for a token that does
 /// not fit, and io::FileError.
-void save_tokens(const std::filesystem::path& path, std::span<const std::int64_t> tokens, int token_bytes = 2);
+void save_tokens(const std::string& path, std::span<const std::int64_t> tokens, int token_bytes = 2);
 
 /// A Dataset of windows of T + 1 tokens: the input is the first T tokens, the target the last T, each (T) of i64, and (B, T) in a batch.
 /// Window i starts at token i * stride.

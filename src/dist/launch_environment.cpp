@@ -80,7 +80,7 @@ std::optional<LaunchEnvironment> launch_environment() {
   });
 }
 
-std::shared_ptr<Store> open_store(const LaunchEnvironment& environment, std::chrono::milliseconds timeout) {
+std::shared_ptr<Store> open_store(const LaunchEnvironment& environment, Milliseconds timeout) {
   if (const char* const directory = std::getenv("TERN_STORE_DIR")) return std::make_shared<FileStore>(directory);
   return std::make_shared<TcpStore>(TcpStore::Options{
       .host = environment.master_address, .port = environment.master_port, .is_server = environment.rank == 0, .timeout = timeout});

@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -41,6 +40,6 @@ std::string first_host(const std::string& hosts);
 
 /// Opens the store of a run: a FileStore in the directory that TERN_STORE_DIR names, or else a TcpStore that rank 0 serves at the master
 /// address. Throws Error as those do.
-std::shared_ptr<Store> open_store(const LaunchEnvironment& environment, std::chrono::milliseconds timeout);
+std::shared_ptr<Store> open_store(const LaunchEnvironment& environment, Milliseconds timeout);
 
 }  // namespace tern::dist

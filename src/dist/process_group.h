@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <memory>
 #include <string>
 
@@ -44,7 +43,7 @@ class Work {
 /// Options of a process group.
 struct GroupOptions {
   /// Timeout of a collective, including the wait for the other ranks. It turns the hang on a missing rank into an Error.
-  std::chrono::milliseconds timeout{30'000};
+  Milliseconds timeout{30'000};
   /// Least bytes of a collective that runs on the GPUs' copy engines, which leaves the multiprocessors to concurrent kernels (Note [Copy
   /// engines]). Applies if all ranks are GPUs of one machine with access to each other's memory. 0: all collectives run on NCCL.
   std::int64_t copy_engine_bytes = std::int64_t(4) << 20;

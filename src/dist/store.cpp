@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -41,20 +43,20 @@ std::string escaped(const std::string& key) {
 
 }  // namespace
 
-FileStore::FileStore(fs::path directory) : directory_(std::move(directory)) {
+FileStore::FileStore(std::string directory) : directory_(std::move(directory)) {
   std::error_code error;
   fs::create_directories(directory_, error);
-  if (error) fail("dist", fmt::format("{} cannot be made: {}", directory_.string(), error.message()));
+  if (error) fail("dist", fmt::format("{} cannot be made: {}", directory_, error.message()));
 }
 
 void FileStore::set(const std::string& key, const std::string& value) {
-  const fs::path path = directory_ / escaped(key);
+  const fs::path path = fs::path(directory_) / escaped(key);
   if (const std::error_code error = backend::replace_file(path, value))
     fail("dist", fmt::format("{} cannot be written: {}", path.string(), error.message()));
 }
 
-std::string FileStore::get(const std::string& key, std::chrono::milliseconds timeout) {
-  const fs::path path = directory_ / escaped(key);
+std::string FileStore::get(const std::string& key, Milliseconds timeout) {
+  const fs::path path = fs::path(directory_) / escaped(key);
   const Deadline deadline = deadline_in(timeout);
   for (;;) {
     if (std::ifstream file(path, std::ios::binary); file) return {std::istreambuf_iterator<char>(file), {}};
@@ -190,7 +192,7 @@ TcpStore::TcpStore(const Options& options) {
 TcpStore::~TcpStore() = default;
 
 void TcpStore::set(const std::string& key, const std::string& value) { client_->set(key, value); }
-std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) { return client_->get(key, timeout); }
+std::string TcpStore::get(const std::string& key, Milliseconds timeout) { return client_->get(key, timeout); }
 std::uint16_t TcpStore::port() const { return server_ ? server_->port() : 0; }
 
 }  // namespace tern::dist

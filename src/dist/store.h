@@ -1,9 +1,9 @@
 #pragma once
-#include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
+
+#include "dist/milliseconds.h"
 
 namespace tern::dist {
 
@@ -14,7 +14,7 @@ class Store {
   /// Sets a key. Throws Error if the store cannot be reached.
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// Waits until a process has set the key, and returns its value. Throws Error after `timeout`.
-  virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
+  virtual std::string get(const std::string& key, Milliseconds timeout) = 0;
 };
 
 /// A store of files in a directory that all processes share, one file for each key. Every run needs a directory of its own, as keys of an
@@ -22,12 +22,12 @@ class Store {
 class FileStore final : public Store {
  public:
   /// Makes the directory if it is missing. Throws Error if it cannot.
-  explicit FileStore(std::filesystem::path directory);
+  explicit FileStore(std::string directory);
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  std::string get(const std::string& key, Milliseconds timeout) override;
 
  private:
-  std::filesystem::path directory_;
+  std::string directory_;
 };
 
 /// A store in the memory of one process, the server, which the others access over TCP. It lives as long as the server's TcpStore.
@@ -35,16 +35,16 @@ class TcpStore final : public Store {
  public:
   /// Options of a TcpStore.
   struct Options {
-    std::string host;                           ///< name or address of the server, which listens on it
-    std::uint16_t port = 0;                     ///< port of the server; for the server itself 0 is any free port, see port()
-    bool is_server = false;                     ///< true in the process that serves the store
-    std::chrono::milliseconds timeout{30'000};  ///< time for the server to answer
+    std::string host;              ///< name or address of the server, which listens on it
+    std::uint16_t port = 0;        ///< port of the server; for the server itself 0 is any free port, see port()
+    bool is_server = false;        ///< true in the process that serves the store
+    Milliseconds timeout{30'000};  ///< time for the server to answer
   };
   /// Throws Error if the server cannot listen, or does not answer in time.
   explicit TcpStore(const Options& options);
   ~TcpStore() override;
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  std::string get(const std::string& key, Milliseconds timeout) override;
   std::uint16_t port() const;  ///< the port that the server listens on
 
  private:
@@ -60,7 +60,7 @@ class PrefixStore final : public Store {
   /// Shares ownership of `store`.
   PrefixStore(std::string prefix, std::shared_ptr<Store> store) : prefix_(std::move(prefix)), store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value) override { store_->set(prefix_ + key, value); }
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override { return store_->get(prefix_ + key, timeout); }
+  std::string get(const std::string& key, Milliseconds timeout) override { return store_->get(prefix_ + key, timeout); }
 
  private:
   std::string prefix_;

@@ -11,7 +11,7 @@
 
 namespace tern::io {
 
-AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) {
+AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
   // O_NONBLOCK: a FIFO that no one reads is refused at once (ENXIO). Later writes may block, as for any file.
   constexpr int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
   descriptor_ = backend::FileDescriptor(uninterrupted([&] { return ::open(path_.c_str(), flags | O_NONBLOCK, 0666); }));

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -14,7 +13,7 @@ class AppendFile {
  public:
   /// Opens the file for appending, and makes it if need be. One process at a time may write it. Throws FileError, also for a FIFO without
   /// a reader.
-  explicit AppendFile(std::filesystem::path path);
+  explicit AppendFile(std::string path);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;  ///< the other one may only be destroyed
   AppendFile& operator=(AppendFile&&) = delete;
@@ -30,7 +29,7 @@ class AppendFile {
  private:
   void write_pending();
 
-  std::filesystem::path path_;
+  std::string path_;
   std::string pending_;       ///< whole records that are not in the file yet
   std::int64_t end_ = 0;      ///< offset behind the last whole record in the file
   bool may_be_torn_ = false;  ///< a part of a record may stand behind that offset

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <regex>
 #include <utility>
 #include <vector>
@@ -24,24 +25,24 @@ std::filesystem::path directory_of(const std::filesystem::path& path) {
 
 }  // namespace
 
-void fail_file(const std::filesystem::path& path, const std::string& what, int error) {
-  const std::string message = fmt::format("{}: could not be {}: {}", path.string(), what, std::strerror(error));
+void fail_file(const std::string& path, const std::string& what, int error) {
+  const std::string message = fmt::format("{}: could not be {}: {}", path, what, std::strerror(error));
   for (const int disk : {ENOSPC, EDQUOT, EFBIG, EIO})
     if (error == disk) throw DiskError(message);
   throw FileError(message);
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path_, ignored))
-    throw FileError(fmt::format("{}: could not be written: it is a directory", path_.string()));
+  if (std::filesystem::is_directory(path_, ignored)) throw FileError(fmt::format("{}: could not be written: it is a directory", path_));
   // The rename would replace /dev/null by a file, for everyone on the machine.
   if (std::filesystem::is_other(std::filesystem::symlink_status(path_, ignored)))
-    throw FileError(fmt::format("{}: could not be written: it is a device or a pipe, and no file to be replaced", path_.string()));
+    throw FileError(fmt::format("{}: could not be written: it is a device or a pipe, and no file to be replaced", path_));
   // A killed process whose pid is used again may have left a file of the same name.
   static std::atomic<unsigned> serial{0};
+  const std::string name = std::filesystem::path(path_).filename();
   do {
-    temporary_ = (directory_of(path_) / fmt::format(".{}.{}.{}.tmp", path_.filename().string(), ::getpid(), serial++)).string();
+    temporary_ = directory_of(path_) / fmt::format(".{}.{}.{}.tmp", name, ::getpid(), serial++);
     descriptor_ =
         backend::FileDescriptor(uninterrupted([&] { return ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }));
   } while (!descriptor_.is_open() && errno == EEXIST);
@@ -95,7 +96,7 @@ void AtomicFile::commit() {
   sync_directory(directory_of(path_));
 }
 
-void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+void write_file_atomically(const std::string& path, std::string_view content) {
   AtomicFile file(path);
   file.write(content);
   file.commit();
@@ -107,7 +108,7 @@ std::string temporary_target(const std::string& name) {
   return std::regex_match(name, found, temporary) ? found[1].str() : "";
 }
 
-void remove_temporaries(const std::filesystem::path& directory, const std::function<bool(const std::string& name)>& is_target) {
+void remove_temporaries(const std::string& directory, const std::function<bool(const std::string& name)>& is_target) {
   std::vector<std::filesystem::path> left;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored))
@@ -116,13 +117,13 @@ void remove_temporaries(const std::filesystem::path& directory, const std::funct
   for (const auto& file : left) std::filesystem::remove(file, ignored);
 }
 
-void sync_directory(const std::filesystem::path& path) {
+void sync_directory(const std::string& path) {
   const backend::FileDescriptor directory(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   // Some file systems cannot sync a directory, and a directory without read permission cannot be opened: both are ignored.
   if (!directory.is_open() || uninterrupted([&] { return ::fsync(directory.get()); }) == 0) return;
   if (errno == EIO || errno == ENOSPC || errno == EDQUOT) fail_file(path, "synced", errno);
 }
 
-std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) { return text::read_file(path, max_bytes); }
+std::string read_file(const std::string& path, std::size_t max_bytes) { return text::read_file(path, max_bytes); }
 
 }  // namespace tern::io

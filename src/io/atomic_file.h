@@ -1,7 +1,6 @@
 #pragma once
 #include <cerrno>
 #include <cstddef>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -15,7 +14,7 @@ namespace tern::io {
 class AtomicFile {
  public:
   /// Opens a temporary file beside `path`, in the same directory. Throws FileError, also for a path that is a directory, device or pipe.
-  explicit AtomicFile(std::filesystem::path path);
+  explicit AtomicFile(std::string path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -33,25 +32,25 @@ class AtomicFile {
   [[noreturn]] void fail(const char* what);
   void discard() noexcept;
 
-  std::filesystem::path path_;
+  std::string path_;
   std::string temporary_;
   backend::FileDescriptor descriptor_;
 };
 
 /// Replaces the content of the file at `path` as a whole. Throws FileError, and the file stays as it was.
-void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+void write_file_atomically(const std::string& path, std::string_view content);
 
 /// Removes the temporary files of AtomicFile that killed processes have left in a directory, if is_target(name) holds for the file that
 /// each was to become. No other process may be writing these files.
-void remove_temporaries(const std::filesystem::path& directory, const std::function<bool(const std::string& name)>& is_target);
+void remove_temporaries(const std::string& directory, const std::function<bool(const std::string& name)>& is_target);
 /// The name of the file that a temporary file of AtomicFile was to become; "" for any other name.
 std::string temporary_target(const std::string& name);
 
 /// Syncs a directory: entries that were made, renamed or removed survive a loss of power from here on. Throws DiskError.
-void sync_directory(const std::filesystem::path& path);
+void sync_directory(const std::string& path);
 
 /// The content of a regular file of at most `max_bytes`. Throws FileError.
-std::string read_file(const std::filesystem::path& path, std::size_t max_bytes = std::size_t(64) << 20);
+std::string read_file(const std::string& path, std::size_t max_bytes = std::size_t(64) << 20);
 
 /// The result of a system call that is repeated while a signal interrupts it (EINTR).
 template <class Call>

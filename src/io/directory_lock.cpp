@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "io/atomic_file.h"
@@ -16,7 +17,7 @@ namespace tern::io {
 
 namespace fs = std::filesystem;
 
-DirectoryLock::DirectoryLock(fs::path path) : path_(std::move(path)) {
+DirectoryLock::DirectoryLock(std::string path) : path_(std::move(path)) {
   try {
     // Another process that ends its run may remove the directory, or a parent, between any two calls here.
     for (int attempt = 1;; ++attempt) {
@@ -53,7 +54,7 @@ void DirectoryLock::make() {
       const int error = errno;
       release();
       const std::string reason = std::error_code(error, std::generic_category()).message();
-      const std::string message = fmt::format("{}: the directory could not be made: {}", path_.string(), reason);
+      const std::string message = fmt::format("{}: the directory could not be made: {}", path_, reason);
       if (error == ENOSPC || error == EDQUOT || error == EIO) throw DiskError(message);
       throw FileError(message);
     }
@@ -67,7 +68,7 @@ bool DirectoryLock::lock() {
   if (!descriptor_.is_open()) fail_file(path_, "opened", errno);
   if (uninterrupted([&] { return ::flock(descriptor_.get(), LOCK_EX | LOCK_NB); }) != 0) {
     if (errno == EWOULDBLOCK)
-      throw FileError(fmt::format("{}: another process writes a run there: wait until it ends, or name another directory", path_.string()));
+      throw FileError(fmt::format("{}: another process writes a run there: wait until it ends, or name another directory", path_));
     return true;  // no locks on this file system
   }
   struct stat locked, named;

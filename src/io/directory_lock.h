@@ -1,5 +1,5 @@
 #pragma once
-#include <filesystem>
+#include <string>
 #include <vector>
 
 #include "backend/file_descriptor.h"
@@ -12,21 +12,21 @@ namespace tern::io {
 class DirectoryLock {
  public:
   /// Throws FileError if another process holds the lock, or if the directory cannot be made; parents that were made are then removed.
-  explicit DirectoryLock(std::filesystem::path path);
+  explicit DirectoryLock(std::string path);
   /// Unlocks, and removes the directories that the constructor made if they are still empty.
   ~DirectoryLock();
   DirectoryLock(DirectoryLock&& other) noexcept;  ///< takes over the lock
   DirectoryLock& operator=(DirectoryLock&&) = delete;
 
-  const std::filesystem::path& path() const noexcept { return path_; }  ///< of the directory
+  const std::string& path() const noexcept { return path_; }  ///< of the directory
 
  private:
   void make();
   bool lock();
   void release() noexcept;
 
-  std::filesystem::path path_;
-  std::vector<std::filesystem::path> made_;  ///< directories that the constructor made, the outermost first
+  std::string path_;
+  std::vector<std::string> made_;  ///< directories that the constructor made, the outermost first
   backend::FileDescriptor descriptor_;
 };
 

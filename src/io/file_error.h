@@ -1,5 +1,4 @@
 #pragma once
-#include <filesystem>
 #include <string>
 
 #include "text/data_error.h"
@@ -17,6 +16,6 @@ struct DiskError : FileError {
 };
 
 /// Throws "PATH: could not be WHAT: REASON" for an errno: a DiskError if the disk is full or fails, else a FileError.
-[[noreturn]] void fail_file(const std::filesystem::path& path, const std::string& what, int error);
+[[noreturn]] void fail_file(const std::string& path, const std::string& what, int error);
 
 }  // namespace tern::io

@@ -4,7 +4,7 @@
 
 namespace tern::io {
 
-JsonLog::JsonLog(std::filesystem::path path) : file_(std::move(path)) {}
+JsonLog::JsonLog(std::string path) : file_(std::move(path)) {}
 
 void JsonLog::write(const JsonObject& line) { file_.write(line.dump() + "\n"); }
 

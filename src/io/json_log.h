@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
+#include <string>
 
 #include "io/append_file.h"
 #include "io/json_object.h"
@@ -11,7 +11,7 @@ namespace tern::io {
 class JsonLog {
  public:
   /// Opens the file for appending, and makes it if need be. Throws FileError.
-  explicit JsonLog(std::filesystem::path path);
+  explicit JsonLog(std::string path);
 
   /// Appends a line. Throws FileError, as a DiskError on a full disk: the file then ends with the line before, and up to a megabyte of
   /// later lines is kept in memory for the next call.

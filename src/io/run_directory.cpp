@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -83,6 +84,10 @@ void make_directory(const fs::path& path) {
   if (uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) != 0 && errno != EEXIST) fail_file(path, "made", errno);
 }
 
+/// Where a run is written, and where it is once committed: Note [Replacing a run].
+fs::path staged(const fs::path& run) { return run / staging; }
+fs::path committed(const fs::path& run) { return run / complete; }
+
 /// 12 for "update-00000012.safetensors"; -1 for a name that is no checkpoint's.
 std::int64_t update_of(const std::string& name) {
   static const std::string begin = "update-", end = ".safetensors";
@@ -103,7 +108,7 @@ std::vector<CheckpointFile> list_checkpoints(const fs::path& directory) {
   return result;
 }
 
-bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(path / staging / checkpoint_directory).empty(); }
+bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(staged(path) / checkpoint_directory).empty(); }
 
 /// True for the files that stay where they are when a committed run resumes.
 bool is_kept_on_resume(const std::string& name) {
@@ -113,18 +118,18 @@ bool is_kept_on_resume(const std::string& name) {
 
 /// The commit of Note [Replacing a run]. `replaces_itself`: Note [Resuming a run].
 void commit_staged(const fs::path& path, bool replaces_itself) {
-  const fs::path from = path / staging;
+  const fs::path from = staged(path);
   for (const std::string& name : run_files) {
     if (!(replaces_itself && is_kept_on_resume(name)) && !is_there(from / name) && is_there(path / name))
       write_file_atomically(from / (name + removed), "");
   }
   sync_directory(from);
-  rename_file(from, path / complete);
+  rename_file(from, committed(path));
 }
 
 /// Moves the files of a committed run up into the directory. Interrupted at any point, it can be called again.
 void move_into_place(const fs::path& path) {
-  const fs::path from = path / complete;
+  const fs::path from = committed(path);
   sync_directory(path);
   bool has_moved = false;
   for (const std::string& name : run_files) {
@@ -148,7 +153,7 @@ void move_into_place(const fs::path& path) {
 
 }  // namespace
 
-void RunDirectory::check(const fs::path& path, Existing existing) {
+void RunDirectory::check(const std::string& path, Existing existing) {
   require_name(path);
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -159,22 +164,22 @@ void RunDirectory::check(const fs::path& path, Existing existing) {
   for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
     has_others = has_others || !is_leftover(at->path().filename().string());
   if (error) refuse(path, "could not be read: " + error.message());
-  if (has_others && existing == Existing::replace_run && !holds_run(path) && !holds_run(path / complete))
+  if (has_others && existing == Existing::replace_run && !holds_run(path) && !holds_run(committed(path)))
     refuse(path, "holds files that are not an earlier run: name a new or empty directory");
 }
 
-RunDirectory RunDirectory::create(const fs::path& path, const JsonObject& config, Existing existing) {
+RunDirectory RunDirectory::create(const std::string& path, const JsonObject& config, Existing existing) {
   check(path, existing);
   RunDirectory run(path);
   run.lock_.emplace(path);
   check(path, existing);  // nobody else writes there any more
-  if (is_there(path / complete)) move_into_place(path);
+  if (is_there(committed(path))) move_into_place(path);
   std::error_code error;
-  fs::remove_all(path / staging, error);
-  if (error) refuse(path / staging, "could not be removed: " + error.message());
+  fs::remove_all(staged(path), error);
+  if (error) refuse(staged(path), "could not be removed: " + error.message());
   remove_temporaries(path, is_run_file);
 
-  if (uninterrupted([&] { return ::mkdir((path / staging).c_str(), 0777); }) != 0) fail_file(path, "written", errno);
+  if (uninterrupted([&] { return ::mkdir(staged(path).c_str(), 0777); }) != 0) fail_file(path, "written", errno);
   run.is_staged_ = true;
   run.write_config(config);
   return run;
@@ -187,20 +192,20 @@ void RunDirectory::write_config(const JsonObject& config) {
   write("config.json", marked.pretty());
 }
 
-std::vector<CheckpointFile> RunDirectory::require_checkpoints(const fs::path& path) {
+std::vector<CheckpointFile> RunDirectory::require_checkpoints(const std::string& path) {
   require_name(path);
   if (!is_there(path)) refuse(path, "there is no such run directory");
-  std::vector<CheckpointFile> found = list_checkpoints(path / staging / checkpoint_directory);
+  std::vector<CheckpointFile> found = list_checkpoints(staged(path) / checkpoint_directory);
   if (found.empty()) found = list_checkpoints(RunDirectory(path).file(checkpoint_directory));
   if (found.empty()) refuse(path, "holds no checkpoint to go on from: start the training without --resume");
   return found;
 }
 
-RunDirectory RunDirectory::resume(const fs::path& path) {
+RunDirectory RunDirectory::resume(const std::string& path) {
   require_checkpoints(path);  // before the lock, which would make the directory
   RunDirectory run(path);
   run.lock_.emplace(path);
-  if (is_there(path / complete)) move_into_place(path);
+  if (is_there(committed(path))) move_into_place(path);
   require_checkpoints(path);  // nobody else writes there any more
   run.is_staged_ = has_staged_checkpoint(path);
   if (!run.is_staged_) {
@@ -208,9 +213,9 @@ RunDirectory RunDirectory::resume(const fs::path& path) {
     if (run.has_config()) open(path);
     else if (const fs::path newest = require_checkpoints(path).back().path; !load_safetensors_metadata(newest).contains(checksum_key))
       refuse(run.config(), fmt::format("is missing, and {} is no checkpoint of a run", newest.filename().string()));
-    remove_tree(path / staging);
+    remove_tree(staged(path));
   }
-  const fs::path root = run.is_staged_ ? path / staging : path;
+  const fs::path root = run.is_staged_ ? staged(path) : fs::path(path);
   remove_temporaries(root, is_run_file);
   remove_temporaries(root / checkpoint_directory, [](const std::string& name) { return update_of(name) >= 0; });
   if (is_there(run.tokenizer())) run.digests_["tokenizer.json"] = checksum(read_file(run.tokenizer(), max_tokenizer_bytes));
@@ -222,20 +227,20 @@ void RunDirectory::restart(const JsonObject& config, std::int64_t log_bytes) {
   lines.resize(std::min(lines.size(), static_cast<std::size_t>(std::max<std::int64_t>(log_bytes, 0))));
   lines.resize(lines.rfind('\n') + 1);  // empty if there is no whole line
   if (!is_staged_) {
-    make_directory(path_ / staging);
+    make_directory(staged(path_));
     is_staged_ = replaces_itself_ = true;
   }
   write_config(config);
-  write_file_atomically(path_ / staging / "log.jsonl", lines);
+  write_file_atomically(staged(path_) / "log.jsonl", lines);
 }
 
-RunDirectory RunDirectory::open(const fs::path& path) {
+RunDirectory RunDirectory::open(const std::string& path) {
   require_name(path);
   std::error_code ignored;
   if (!is_there(path)) refuse(path, "there is no such run directory");
   if (!fs::is_directory(path, ignored)) refuse(path, "is not a directory");
   RunDirectory run(path);
-  if (!is_there(run.config()) && is_there(path / staging)) refuse(path, "holds no model yet: its first training goes on, or was cut short");
+  if (!is_there(run.config()) && is_there(staged(path))) refuse(path, "holds no model yet: its first training goes on, or was cut short");
   const JsonObject config = run.read_config();
   if (!config.contains(version_key)) refuse(run.config(), fmt::format("is not a run's: it lacks the key \"{}\"", version_key));
   if (config.get_int(version_key) > version)
@@ -247,7 +252,7 @@ RunDirectory RunDirectory::open(const fs::path& path) {
 RunDirectory::~RunDirectory() {
   if (!is_staged_) return;
   try {
-    if (replaces_itself_ || !has_staged_checkpoint(path_)) remove_tree(path_ / staging);
+    if (replaces_itself_ || !has_staged_checkpoint(path_)) remove_tree(staged(path_));
   } catch (const FileError&) {  // the next run removes it
   }
 }
@@ -259,10 +264,10 @@ RunDirectory::RunDirectory(RunDirectory&& other) noexcept
       is_staged_(std::exchange(other.is_staged_, false)),
       replaces_itself_(other.replaces_itself_) {}
 
-fs::path RunDirectory::file(const std::string& name) const {
-  if (is_staged_ && !(replaces_itself_ && is_kept_on_resume(name))) return path_ / staging / name;
-  const fs::path moving = path_ / complete / name;
-  return is_there(moving) || is_there(path_ / complete / (name + removed)) ? moving : path_ / name;
+std::string RunDirectory::file(const std::string& name) const {
+  if (is_staged_ && !(replaces_itself_ && is_kept_on_resume(name))) return staged(path_) / name;
+  const fs::path moving = committed(path_) / name;
+  return is_there(moving) || is_there(committed(path_) / (name + removed)) ? moving : fs::path(path_) / name;
 }
 
 void RunDirectory::write(const std::string& name, std::string_view text) {
@@ -285,11 +290,11 @@ void RunDirectory::save_model(std::span<const NamedTensor> tensors, Metadata met
 CheckpointFile RunDirectory::save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, Metadata metadata) {
   if (!is_staged_) commit();
   make_directory(checkpoints());
-  sync_directory(checkpoints().parent_path());
+  sync_directory(fs::path(checkpoints()).parent_path());
   metadata[checksum_key] = "";
   for (const auto& [name, digest] : digests_)
     if (name != "config.json") metadata[digest_key(name)] = digest;
-  const CheckpointFile file{update, checkpoints() / fmt::format("update-{:08}.safetensors", update)};
+  const CheckpointFile file{update, fs::path(checkpoints()) / fmt::format("update-{:08}.safetensors", update)};
   save_safetensors(file.path, tensors, metadata);
   return file;
 }
@@ -304,7 +309,7 @@ void RunDirectory::prune_checkpoints(std::size_t keep, std::int64_t also) const 
 void RunDirectory::commit() {
   if (is_staged_) commit_staged(path_, replaces_itself_);
   is_staged_ = replaces_itself_ = false;
-  if (is_there(path_ / complete)) move_into_place(path_);
+  if (is_there(committed(path_))) move_into_place(path_);
 }
 
 void RunDirectory::write_summary(const JsonObject& object) {
@@ -315,14 +320,14 @@ void RunDirectory::write_summary(const JsonObject& object) {
 
 bool RunDirectory::has_config() const { return is_there(config()); }
 bool RunDirectory::has_model() const { return !is_staged_ && is_there(model()); }
-bool RunDirectory::keeps_earlier() const { return is_staged_ && is_there(path_ / "model.safetensors"); }
+bool RunDirectory::keeps_earlier() const { return is_staged_ && is_there(fs::path(path_) / "model.safetensors"); }
 bool RunDirectory::is_finished() const { return is_there(summary()); }
 
 void RunDirectory::require_whole() const {
   if (!is_there(model())) refuse(path_, "holds no model: its training was cut short before the first one, or the file was removed");
   const Metadata metadata = load_safetensors_metadata(model());
   if (!metadata.contains(checksum_key) && read_config().get_int(version_key) >= first_with_digests)
-    refuse(model(), fmt::format("is not the model of {}: it lacks the digests of its run", config().filename().string()));
+    refuse(model(), fmt::format("is not the model of {}: it lacks the digests of its run", fs::path(config()).filename().string()));
   require_digests(metadata, model());
 }
 
@@ -330,19 +335,19 @@ void RunDirectory::require_fits(const CheckpointFile& checkpoint) const {
   require_digests(load_safetensors_metadata(checkpoint.path), checkpoint.path);
 }
 
-void RunDirectory::require_digests(const Metadata& metadata, const fs::path& source) const {
+void RunDirectory::require_digests(const Metadata& metadata, const std::string& source) const {
   for (const std::string& name : run_files) {
     const auto digest = metadata.find(digest_key(name));
     if (digest == metadata.end()) continue;
-    if (!is_there(file(name))) refuse(file(name), fmt::format("is missing: {} was written with one", source.filename().string()));
+    if (!is_there(file(name))) refuse(file(name), fmt::format("is missing: {} was written with one", fs::path(source).filename().string()));
     if (checksum(read_file(file(name), max_tokenizer_bytes)) != digest->second)
-      refuse(file(name),
-             fmt::format("is not the one that {} was written with: it was changed, or is another run's", source.filename().string()));
+      refuse(file(name), fmt::format("is not the one that {} was written with: it was changed, or is another run's",
+                                     fs::path(source).filename().string()));
   }
 }
 
-JsonObject read_json(const fs::path& path) { return JsonObject::parse(read_file(path, max_json_bytes), path.string()); }
+JsonObject read_json(const std::string& path) { return JsonObject::parse(read_file(path, max_json_bytes), path); }
 
-void write_json(const fs::path& path, const JsonObject& object) { write_file_atomically(path, object.pretty()); }
+void write_json(const std::string& path, const JsonObject& object) { write_file_atomically(path, object.pretty()); }
 
 }  // namespace tern::io

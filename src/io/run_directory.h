@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
@@ -25,8 +24,8 @@ enum class Existing : std::uint8_t {
 
 /// A checkpoint of a run: the state of its training after some updates, from which resume() goes on.
 struct CheckpointFile {
-  std::int64_t update = 0;     ///< number of updates that the training had made
-  std::filesystem::path path;  ///< checkpoints/update-N.safetensors
+  std::int64_t update = 0;  ///< number of updates that the training had made
+  std::string path;         ///< checkpoints/update-N.safetensors
 };
 
 /// The directory that a training writes: config.json, tokenizer.json, model.safetensors, log.jsonl, events.out.tfevents, curves.svg,
@@ -54,34 +53,34 @@ class RunDirectory {
   /// and stages config.json. Call it before long work, so that a directory that cannot be written is found early. The destructor of a run
   /// without a model and a checkpoint removes what was written, directories included. Throws FileError if the directory holds something
   /// else, if another process writes a run there, or if it cannot be written.
-  static RunDirectory create(const std::filesystem::path& path, const JsonObject& config, Existing existing = Existing::replace_run);
+  static RunDirectory create(const std::string& path, const JsonObject& config, Existing existing = Existing::replace_run);
   /// Throws FileError if create() would refuse the directory for its content. Changes nothing.
-  static void check(const std::filesystem::path& path, Existing existing = Existing::replace_run);
+  static void check(const std::string& path, Existing existing = Existing::replace_run);
   /// Locks a run that has a checkpoint, to go on with its training: restart() and save_model() follow. The run may have lost its
   /// config.json; restart() writes it again. Throws FileError if there is no run with a checkpoint, or if another process writes it.
-  static RunDirectory resume(const std::filesystem::path& path);
+  static RunDirectory resume(const std::string& path);
   /// The checkpoints of the run that resume() would lock, the oldest first. Throws FileError if there is none.
-  static std::vector<CheckpointFile> require_checkpoints(const std::filesystem::path& path);
+  static std::vector<CheckpointFile> require_checkpoints(const std::string& path);
   /// Opens a run for reading. Throws FileError unless `path` is a run directory of this or an earlier version.
-  static RunDirectory open(const std::filesystem::path& path);
+  static RunDirectory open(const std::string& path);
 
   ~RunDirectory();
   RunDirectory(RunDirectory&& other) noexcept;  ///< takes over the lock and the removals
   RunDirectory& operator=(RunDirectory&&) = delete;
 
-  const std::filesystem::path& path() const noexcept { return path_; }  ///< as it was given
+  const std::string& path() const noexcept { return path_; }  ///< as it was given
   /// The run's options, as JSON. This path and those below change once, when the run is committed: Note [Replacing a run].
-  std::filesystem::path config() const { return file("config.json"); }
-  std::filesystem::path tokenizer() const { return file("tokenizer.json"); }    ///< Hugging Face's format
-  std::filesystem::path model() const { return file("model.safetensors"); }     ///< the last model that save_model() wrote
-  std::filesystem::path log() const { return file("log.jsonl"); }               ///< a JSON object a line, as training goes on
-  std::filesystem::path summary() const { return file("summary.json"); }        ///< results of a run that ended
-  std::filesystem::path events() const { return file("events.out.tfevents"); }  ///< curves for TensorBoard
-  std::filesystem::path curves() const { return file("curves.svg"); }           ///< of loss and scores
-  std::filesystem::path trace() const { return file("trace.json"); }            ///< of --profile: for ui.perfetto.dev
-  std::filesystem::path op_table() const { return file("ops.md"); }             ///< of --profile: time by op
-  std::filesystem::path memory() const { return file("memory.svg"); }           ///< of --profile: memory by category
-  std::filesystem::path checkpoints() const { return file("checkpoints"); }     ///< directory of update-N.safetensors
+  std::string config() const { return file("config.json"); }
+  std::string tokenizer() const { return file("tokenizer.json"); }    ///< Hugging Face's format
+  std::string model() const { return file("model.safetensors"); }     ///< the last model that save_model() wrote
+  std::string log() const { return file("log.jsonl"); }               ///< a JSON object a line, as training goes on
+  std::string summary() const { return file("summary.json"); }        ///< results of a run that ended
+  std::string events() const { return file("events.out.tfevents"); }  ///< curves for TensorBoard
+  std::string curves() const { return file("curves.svg"); }           ///< of loss and scores
+  std::string trace() const { return file("trace.json"); }            ///< of --profile: for ui.perfetto.dev
+  std::string op_table() const { return file("ops.md"); }             ///< of --profile: time by op
+  std::string memory() const { return file("memory.svg"); }           ///< of --profile: memory by category
+  std::string checkpoints() const { return file("checkpoints"); }     ///< directory of update-N.safetensors
 
   /// The content of config(). Throws FileError.
   JsonObject read_config() const;
@@ -118,14 +117,14 @@ class RunDirectory {
   void require_fits(const CheckpointFile& checkpoint) const;
 
  private:
-  explicit RunDirectory(std::filesystem::path path) : path_(std::move(path)) {}
-  std::filesystem::path file(const std::string& name) const;
+  explicit RunDirectory(std::string path) : path_(std::move(path)) {}
+  std::string file(const std::string& name) const;
   void write(const std::string& name, std::string_view text);
   void write_config(const JsonObject& config);
   void commit();
-  void require_digests(const Metadata& metadata, const std::filesystem::path& source) const;
+  void require_digests(const Metadata& metadata, const std::string& source) const;
 
-  std::filesystem::path path_;
+  std::string path_;
   std::optional<DirectoryLock> lock_;           ///< of a run that is written
   std::map<std::string, std::string> digests_;  ///< of files that belong to the model, by their names
   bool is_staged_ = false;
@@ -133,8 +132,8 @@ class RunDirectory {
 };
 
 /// Reads and parses a file that holds one JSON object. Throws FileError.
-JsonObject read_json(const std::filesystem::path& path);
+JsonObject read_json(const std::string& path);
 /// Replaces a file by an object, one key a line. Throws FileError.
-void write_json(const std::filesystem::path& path, const JsonObject& object);
+void write_json(const std::string& path, const JsonObject& object);
 
 }  // namespace tern::io

@@ -60,7 +60,7 @@ class HeaderSum {
 /// A file whose header has been checked, and whose tensors are read in the order of their bytes.
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& path) : file_(path) {
+  explicit Reader(const std::string& path) : file_(path) {
     HeaderSum header_sum(sum_);
     header_ = read_safetensors_header(file_, [&](std::string_view part) { header_sum.add(part); });
   }
@@ -148,13 +148,13 @@ void write_safetensors(AtomicFile& file, std::span<const NamedTensor> tensors, c
   if (metadata.contains(checksum_key)) file.overwrite(sizeof length + checksum_offset(json), sum.hex());
 }
 
-void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const Metadata& metadata) {
+void save_safetensors(const std::string& path, std::span<const NamedTensor> tensors, const Metadata& metadata) {
   AtomicFile file(path);
   write_safetensors(file, tensors, metadata);
   file.commit();
 }
 
-TensorFile load_safetensors(const std::filesystem::path& path) {
+TensorFile load_safetensors(const std::string& path) {
   Reader reader(path);
   TensorFile result;
   result.metadata = std::move(reader.header().metadata);
@@ -172,7 +172,7 @@ bool becomes_infinite(const Tensor& x, DType dtype) {
   return any(ne(is_infinite(cast(x, dtype)), is_infinite(x))).item<bool>();
 }
 
-Metadata load_safetensors_into(const std::filesystem::path& path, std::span<const NamedTensor> targets) {
+Metadata load_safetensors_into(const std::string& path, std::span<const NamedTensor> targets) {
   Reader reader(path);
   std::map<std::string_view, const Tensor*> by_name;
   for (const auto& [name, tensor] : targets)
@@ -220,6 +220,6 @@ Metadata load_safetensors_into(const std::filesystem::path& path, std::span<cons
   return std::move(reader.header().metadata);
 }
 
-Metadata load_safetensors_metadata(const std::filesystem::path& path) { return std::move(Reader(path).header().metadata); }
+Metadata load_safetensors_metadata(const std::string& path) { return std::move(Reader(path).header().metadata); }
 
 }  // namespace tern::io

@@ -1,5 +1,4 @@
 #pragma once
-#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
@@ -29,23 +28,23 @@ struct TensorFile {
 /// Writes tensors of any dtype, device and strides: `save_safetensors(path, nn::named_parameters(model))`. The same tensors give the same
 /// bytes in any order; the old file stays until the new one is whole. Throws Error for a name that is empty, reserved or given twice,
 /// FileError if the file cannot be written.
-void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const Metadata& metadata = {});
+void save_safetensors(const std::string& path, std::span<const NamedTensor> tensors, const Metadata& metadata = {});
 
 /// Writes tensors likewise into a file that the caller commits.
 void write_safetensors(AtomicFile& file, std::span<const NamedTensor> tensors, const Metadata& metadata = {});
 
 /// Reads a file. The header is checked as a whole before memory for any tensor is allocated. Throws FileError, also if the checksum of the
 /// metadata is not that of the bytes.
-TensorFile load_safetensors(const std::filesystem::path& path);
+TensorFile load_safetensors(const std::string& path);
 
 /// Copies a file's tensors into those given, in place, on their devices; floating dtypes are converted. Returns the
 /// file's metadata. Throws FileError, before any tensor has changed, unless names and shapes are the same on both sides.
-Metadata load_safetensors_into(const std::filesystem::path& path, std::span<const NamedTensor> targets);
+Metadata load_safetensors_into(const std::string& path, std::span<const NamedTensor> targets);
 
 /// True if a cast of x to a narrower floating dtype would turn finite elements into infinities.
 bool becomes_infinite(const Tensor& x, DType dtype);
 
 /// The metadata of a file, from its header, which is checked; tensors are not read. Throws FileError.
-Metadata load_safetensors_metadata(const std::filesystem::path& path);
+Metadata load_safetensors_metadata(const std::string& path);
 
 }  // namespace tern::io

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -27,26 +28,27 @@ bool is_plain_name(const std::string& name) {
 }  // namespace
 
 struct SafetensorsFiles::File {
-  explicit File(const std::filesystem::path& path) : input(path) { header = read_safetensors_header(input); }
+  explicit File(const std::string& path) : input(path) { header = read_safetensors_header(input); }
   text::InputFile input;
   SafetensorsHeader header;
 };
 
 SafetensorsFiles::~SafetensorsFiles() = default;
 
-std::size_t SafetensorsFiles::open(const std::filesystem::path& path) {
+std::size_t SafetensorsFiles::open(const std::string& path) {
   files_.push_back(std::make_unique<File>(path));
   return files_.size() - 1;
 }
 
-SafetensorsFiles::SafetensorsFiles(const std::filesystem::path& given) {
+SafetensorsFiles::SafetensorsFiles(const std::string& given) {
+  const std::filesystem::path directory = given;
   std::filesystem::path path = given;
   std::error_code ignored;
-  if (std::filesystem::is_directory(given, ignored)) {
-    path = given / one_file;
-    if (!std::filesystem::exists(path, ignored)) path = given / index_file;
+  if (std::filesystem::is_directory(directory, ignored)) {
+    path = directory / one_file;
+    if (!std::filesystem::exists(path, ignored)) path = directory / index_file;
     if (!std::filesystem::exists(path, ignored))
-      throw FileError(fmt::format("{}: expected a directory with {} or {}, but it has neither", given.string(), one_file, index_file));
+      throw FileError(fmt::format("{}: expected a directory with {} or {}, but it has neither", given, one_file, index_file));
   }
   name_ = path.string();
   if (path.extension() == ".json") {
@@ -62,7 +64,7 @@ SafetensorsFiles::SafetensorsFiles(const std::filesystem::path& given) {
   }
 }
 
-void SafetensorsFiles::open_index(const std::filesystem::path& path) {
+void SafetensorsFiles::open_index(const std::string& path) {
   const auto fail = [&](const std::string& message) { throw FileError(name_ + ": " + message); };
   const std::string content = text::read_file(path, max_index_bytes);
   const text::JsonLimits limits{.max_values = 4 * max_tensors};
@@ -78,7 +80,7 @@ void SafetensorsFiles::open_index(const std::filesystem::path& path) {
       fail(fmt::format("tensor {}: expected the name of a file beside the index but got {}", quote_name(tensor), quote_name(file_name)));
     auto found = opened.find(file_name);
     if (found == opened.end()) {
-      const std::size_t file = open(path.parent_path() / file_name);
+      const std::size_t file = open(std::filesystem::path(path).parent_path() / file_name);
       std::map<std::string, std::size_t> entries;
       for (std::size_t i = 0; i < files_[file]->header.entries.size(); ++i) entries.emplace(files_[file]->header.entries[i].name, i);
       found = opened.emplace(file_name, std::pair(file, std::move(entries))).first;
@@ -152,8 +154,8 @@ std::string index_text(const std::map<std::string, std::string>& file_of, std::u
 
 }  // namespace
 
-void save_safetensors_files(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                            const SafetensorsFilesOptions& options) {
+void save_safetensors_files(const std::string& path, std::span<const NamedTensor> tensors, const SafetensorsFilesOptions& options) {
+  const std::filesystem::path directory = path;
   std::set<std::string> names;
   std::uint64_t bytes = 0;
   for (const NamedTensor& entry : tensors) {

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <span>
@@ -24,7 +23,7 @@ class SafetensorsFiles {
 
   /// Opens a directory with model.safetensors or else model.safetensors.index.json, or one such file. Throws FileError, also for an index
   /// that names a file outside its directory, or a tensor that its file lacks.
-  explicit SafetensorsFiles(const std::filesystem::path& path);
+  explicit SafetensorsFiles(const std::string& path);
   ~SafetensorsFiles();
   SafetensorsFiles(const SafetensorsFiles&) = delete;
   SafetensorsFiles& operator=(const SafetensorsFiles&) = delete;
@@ -43,8 +42,8 @@ class SafetensorsFiles {
   struct Location {
     std::size_t file = 0, entry = 0;  ///< index in files_, and of the entry in its header
   };
-  std::size_t open(const std::filesystem::path& path);
-  void open_index(const std::filesystem::path& path);
+  std::size_t open(const std::string& path);
+  void open_index(const std::string& path);
   const Location& locate(const std::string& tensor) const;
 
   std::string name_;
@@ -64,7 +63,7 @@ struct SafetensorsFilesOptions {
 /// an index. Files of an earlier model are replaced, and others are left alone. All files are first written under temporary names; then the
 /// old texts are removed, the new tensors renamed, and the new texts last. So a text that is there belongs to the tensors beside it,
 /// whenever the process ends. Throws Error as save_safetensors does, FileError, and DiskError.
-void save_safetensors_files(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
+void save_safetensors_files(const std::string& directory, std::span<const NamedTensor> tensors,
                             const SafetensorsFilesOptions& options = {});
 
 }  // namespace tern::io

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -87,12 +88,12 @@ void check(const io::SafetensorsFiles& files, const std::vector<TensorName>& nam
 
 }  // namespace
 
-nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const HuggingFaceOptions& options) {
+nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceOptions& options) {
   constexpr const char* where = "load_hugging_face";
   if (!is_floating(options.dtype)) fail(where, fmt::format("expected a floating dtype but got {}", name(options.dtype)));
   if (options.length < 0) fail(where, fmt::format("expected a length >= 0 but got {}", options.length));
-  const std::filesystem::path config_path = directory / "config.json";
-  HuggingFaceConfig config = parse_config(io::read_file(config_path), config_path.string());
+  const std::string config_path = std::filesystem::path(directory) / "config.json";
+  HuggingFaceConfig config = parse_config(io::read_file(config_path), config_path);
   if (options.length > 0) {
     if (config.options.positions != nn::Positions::rotary && options.length != config.options.length)
       fail(where, fmt::format("expected length 0 or {}, as the model has learned that many positions, but got {}", config.options.length,
@@ -104,7 +105,7 @@ nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const Hu
     throw io::FileError(
         fmt::format("{}: \"max_position_embeddings\": expected at most {} positions, of which a table is made, but got {}: give "
                     "HuggingFaceOptions::length",
-                    config_path.string(), max_length, config.options.length));
+                    config_path, max_length, config.options.length));
   config.options.device = options.device;
   const io::SafetensorsFiles files(directory);
   if (static_cast<std::uint64_t>(config.options.layers) > files.tensors().size())
@@ -132,7 +133,7 @@ nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const Hu
   return model;
 }
 
-void save_hugging_face(const nn::DecoderLM& model, const std::filesystem::path& directory, const HuggingFaceSaveOptions& options) {
+void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, const HuggingFaceSaveOptions& options) {
   const HuggingFaceConfig config = config_of(model.options);
   const NoGrad unrecorded;
   Parameters parameters(model);

@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
+#include <string>
 
 #include "nn/decoder_lm.h"
 
@@ -19,7 +19,7 @@ struct HuggingFaceOptions {
 /// set_use_fused_kernel(true) selects the fused kernels. Draws no random numbers of the thread's generator. Throws FileError for a
 /// model_type or an option of config.json that DecoderLM lacks and for tensors other than config.json implies, before parameters are
 /// allocated, and for values out of the range of `dtype`. Throws Error for a dtype that is not floating.
-nn::DecoderLM load_hugging_face(const std::filesystem::path& directory, const HuggingFaceOptions& options = {});
+nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceOptions& options = {});
 
 /// Options of save_hugging_face.
 struct HuggingFaceSaveOptions {
@@ -29,6 +29,6 @@ struct HuggingFaceSaveOptions {
 /// Writes a model for transformers and load_hugging_face: config.json, and the tensors in the parameters' dtype. The directory is made if
 /// it is missing. An earlier model in it is replaced (io::save_safetensors_files); other files, such as tokenizer.json, are left alone.
 /// Throws Error for a model that is neither a GPT-2 nor a Llama, and FileError or DiskError.
-void save_hugging_face(const nn::DecoderLM& model, const std::filesystem::path& directory, const HuggingFaceSaveOptions& options = {});
+void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, const HuggingFaceSaveOptions& options = {});
 
 }  // namespace tern::models

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "autodiff/node.h"
@@ -33,8 +36,27 @@ std::size_t MemoryByCategory::total() const {
   return sum;
 }
 
+struct MemoryHistory::State {
+  /// A backward function that is running, and the module scope at its start.
+  struct RunningNode {
+    const std::string *op, *module;
+    const ModuleFrame* scope;
+  };
+
+  std::mutex mutex;
+  std::unordered_map<const void*, std::size_t> live;
+  std::vector<std::size_t> pending;  // blocks of the history's thread whose op is not known yet
+  std::vector<RunningNode> running;
+  std::set<std::string, std::less<>> texts;
+};
+
 MemoryHistory::MemoryHistory(Device device, ModuleNames names, Options options)
-    : device_(device), options_(options), names_(std::move(names)), own_context_(&context()), start_ns_(backend::steady_ns()) {
+    : device_(device),
+      options_(options),
+      names_(std::move(names)),
+      own_context_(&context()),
+      start_ns_(backend::steady_ns()),
+      state_(std::make_unique<State>()) {
   on(device_, [&](auto dev) { backend::observe_memory(dev, device_, static_cast<backend::MemoryObserver*>(this)); });
   names_in_use_ = std::make_unique<ScopedValue<const ModuleNames*>>(context().names, &names_);
   watch();
@@ -53,7 +75,7 @@ void MemoryHistory::end() {
 // under the history's lock may call an allocator of tensors.
 
 void MemoryHistory::on_begin(const backend::MemoryStatistics& now) noexcept {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_->mutex);
   std::size_t known = 0;
   for (const MemoryBlock& block : blocks_) known += block.bytes;
   unknown_before_ = now.allocated - std::min(now.allocated, known);
@@ -62,7 +84,7 @@ void MemoryHistory::on_begin(const backend::MemoryStatistics& now) noexcept {
 
 void MemoryHistory::on_memory(const backend::MemoryEvent& event) noexcept {
   if (event.stream.device != device_) return;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_->mutex);
   try {
     add(event);
   } catch (...) {
@@ -80,7 +102,7 @@ void MemoryHistory::add(const backend::MemoryEvent& event) {
     block.stream = event.stream.handle;
     block.bytes = event.bytes;
     block.requested = event.requested;
-    live_[event.address] = told.block;
+    state_->live[event.address] = told.block;
     if (is_beginning_) {
       block.category = MemoryCategory::before;
       return;
@@ -88,10 +110,10 @@ void MemoryHistory::add(const backend::MemoryEvent& event) {
     block.begin = events_.size();
     label(block);
   } else if (event.action == MemoryAction::free) {
-    if (const auto found = live_.find(event.address); found != live_.end()) {
+    if (const auto found = state_->live.find(event.address); found != state_->live.end()) {
       told.block = found->second;
       blocks_[told.block].end = events_.size();
-      live_.erase(found);
+      state_->live.erase(found);
     }
   }
   events_.push_back(told);
@@ -109,8 +131,8 @@ void MemoryHistory::label(MemoryBlock& block) {
 #endif
   if (!is_own_thread()) return;
   const ModuleFrame* const scope = context().scope;
-  const ModuleFrame* const outer = running_.empty() ? nullptr : running_.back().scope;
-  if (running_.empty()) {
+  const ModuleFrame* const outer = state_->running.empty() ? nullptr : state_->running.back().scope;
+  if (state_->running.empty()) {
     block.pass = scope ? MemoryPass::forward : MemoryPass::none;
     block.module = module_of(scope);
   } else if (scope != outer) {
@@ -118,17 +140,17 @@ void MemoryHistory::label(MemoryBlock& block) {
     block.module = module_of(scope);
   } else {
     block.pass = MemoryPass::backward;
-    block.module = running_.back().module;
-    block.op = running_.back().op;
+    block.module = state_->running.back().module;
+    block.op = state_->running.back().op;
     return;
   }
-  pending_.push_back(static_cast<std::size_t>(&block - blocks_.data()));
+  state_->pending.push_back(static_cast<std::size_t>(&block - blocks_.data()));
 }
 
 const std::string* MemoryHistory::intern(std::string_view text) {
   if (text.empty()) return nullptr;
-  const auto found = texts_.find(text);
-  return found != texts_.end() ? &*found : &*texts_.emplace(text).first;
+  const auto found = state_->texts.find(text);
+  return found != state_->texts.end() ? &*found : &*state_->texts.emplace(text).first;
 }
 
 const std::string* MemoryHistory::module_of(const ModuleFrame* scope) { return scope ? intern(running_module()) : nullptr; }
@@ -137,8 +159,8 @@ MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool 
   if (!x.defined() || x.device() != device_) return nullptr;
   if (!x.impl().storage->is_here() || x.impl().storage->bytes() == 0) return nullptr;  // an access would fetch memory on demand
   const Storage& storage = *x.impl().storage;
-  auto found = live_.find(storage.data());
-  if (found == live_.end()) {
+  auto found = state_->live.find(storage.data());
+  if (found == state_->live.end()) {
     // The CPU's allocator does not report blocks that were allocated before: their bytes count as unknown.
     if (!may_be_before || device_.type != DeviceType::cpu) return nullptr;
     const std::size_t bytes = std::min(backend::allocated_size(Cpu{}, storage.bytes()), unknown_before_);
@@ -148,7 +170,7 @@ MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool 
     block.bytes = bytes;
     block.requested = storage.bytes();
     block.category = MemoryCategory::before;
-    found = live_.emplace(storage.data(), blocks_.size() - 1).first;
+    found = state_->live.emplace(storage.data(), blocks_.size() - 1).first;
   }
   MemoryBlock& block = blocks_[found->second];
   if (category < block.category) block.category = category;
@@ -158,12 +180,12 @@ MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool 
 // Ops
 
 void MemoryHistory::end_op(const OpCall& call) noexcept {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_->mutex);
   try {
-    const std::string* const name = pending_.empty() ? nullptr : intern(call.op);
-    for (const std::size_t block : pending_) blocks_[block].op = name;
-    pending_.clear();
-    const ModuleFrame* const outer = running_.empty() ? nullptr : running_.back().scope;
+    const std::string* const name = state_->pending.empty() ? nullptr : intern(call.op);
+    for (const std::size_t block : state_->pending) blocks_[block].op = name;
+    state_->pending.clear();
+    const ModuleFrame* const outer = state_->running.empty() ? nullptr : state_->running.back().scope;
     const bool is_in_module = context().scope != outer;
     for (const Tensor& y : call.outputs)
       if (is_in_module || (call.is_recorded && y.defined() && is_floating(y.dtype()))) mark(y, MemoryCategory::activations, false);
@@ -174,25 +196,25 @@ void MemoryHistory::end_op(const OpCall& call) noexcept {
 }
 
 void MemoryHistory::begin_backward(const Node& node) noexcept {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_->mutex);
   try {
-    running_.push_back({intern(node.op), intern(node.module), context().scope});
-    pending_.clear();
+    state_->running.push_back({intern(node.op), intern(node.module), context().scope});
+    state_->pending.clear();
   } catch (...) {
     is_complete_ = false;
   }
 }
 
 void MemoryHistory::end_backward(double) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!running_.empty()) running_.pop_back();
-  pending_.clear();
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->running.empty()) state_->running.pop_back();
+  state_->pending.clear();
 }
 
 void MemoryHistory::on_gradient(const Tensor& leaf) noexcept {
   try {
     const Tensor gradient = leaf.grad();
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(state_->mutex);
     mark(gradient, MemoryCategory::gradients, true);
   } catch (...) {
     is_complete_ = false;
@@ -225,7 +247,7 @@ void MemoryHistory::name(const nn::Module& model) {
   const TensorsOf tensors(model);
   Tensors gradients;
   for (const Tensor& x : tensors.parameters) gradients.push_back(x.grad());
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_->mutex);
   for (const NamedTensor& entry : tensors.all) {
     MemoryBlock* const block = mark(entry.tensor, MemoryCategory::parameters, true);
     if (!block) continue;
@@ -237,7 +259,7 @@ void MemoryHistory::name(const nn::Module& model) {
 
 void MemoryHistory::name(train::Optimizer& optimizer) {
   const Tensors memory = optimizer.memory();
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_->mutex);
   for (const Tensor& x : memory) mark(x, MemoryCategory::optimizer, true);
 }
 

@@ -2,11 +2,8 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "autodiff/anomaly.h"
@@ -148,11 +145,7 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
   const std::string* module_of(const ModuleFrame* scope);
   bool is_own_thread() const { return &context() == own_context_; }
 
-  /// A backward function that is running, and the module scope at its start.
-  struct RunningNode {
-    const std::string *op, *module;
-    const ModuleFrame* scope;
-  };
+  struct State;
 
   Device device_;
   Options options_;
@@ -160,13 +153,9 @@ class MemoryHistory final : backend::MemoryObserver, backend::Observer {
   const Context* own_context_;
   std::int64_t start_ns_;
 
-  mutable std::mutex mutex_;  ///< guards the members below: allocators call from any thread
+  std::unique_ptr<State> state_;  ///< with the lock that guards it and the members below: allocators call from any thread
   std::vector<MemoryBlock> blocks_;
   std::vector<MemoryHistoryEvent> events_;
-  std::unordered_map<const void*, std::size_t> live_;
-  std::vector<std::size_t> pending_;  ///< blocks of this thread whose op is not known yet
-  std::vector<RunningNode> running_;
-  std::set<std::string, std::less<>> texts_;
   std::size_t unknown_before_ = 0;
   bool is_complete_ = true, is_beginning_ = true;
 

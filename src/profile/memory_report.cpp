@@ -87,7 +87,7 @@ std::string memory_report(const std::string& title, const std::vector<std::strin
   return text;
 }
 
-void write_memory_report(const std::filesystem::path& path, const std::string& title, const std::vector<std::string>& notes,
+void write_memory_report(const std::string& path, const std::string& title, const std::vector<std::string>& notes,
                          const std::vector<MemoryReportPart>& parts) {
   io::write_file_atomically(path, memory_report(title, notes, parts));
 }

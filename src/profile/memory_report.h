@@ -1,5 +1,4 @@
 #pragma once
-#include <filesystem>
 #include <string>
 
 #include "profile/memory_history.h"
@@ -22,7 +21,7 @@ std::string bytes_text(std::size_t bytes);
 std::string memory_report(const std::string& title, const std::vector<std::string>& notes, const std::vector<MemoryReportPart>& parts);
 
 /// Writes the memory_report to a file. Throws FileError.
-void write_memory_report(const std::filesystem::path& path, const std::string& title, const std::vector<std::string>& notes,
+void write_memory_report(const std::string& path, const std::string& title, const std::vector<std::string>& notes,
                          const std::vector<MemoryReportPart>& parts);
 
 }  // namespace tern::profile

@@ -277,8 +277,6 @@ std::vector<std::string> stack_lines(const std::vector<void*>& stack) {
 
 std::string memory_snapshot(const MemoryHistory& history) { return SnapshotWriter(history).write(); }
 
-void write_snapshot(const MemoryHistory& history, const std::filesystem::path& path) {
-  io::write_file_atomically(path, memory_snapshot(history));
-}
+void write_snapshot(const MemoryHistory& history, const std::string& path) { io::write_file_atomically(path, memory_snapshot(history)); }
 
 }  // namespace tern::profile

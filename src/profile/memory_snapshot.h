@@ -1,5 +1,4 @@
 #pragma once
-#include <filesystem>
 #include <string>
 
 #include "profile/memory_history.h"
@@ -13,7 +12,7 @@ namespace tern::profile {
 std::string memory_snapshot(const MemoryHistory& history);
 
 /// Writes the memory_snapshot to a file. Throws FileError.
-void write_snapshot(const MemoryHistory& history, const std::filesystem::path& path);
+void write_snapshot(const MemoryHistory& history, const std::string& path);
 
 /// A stack as text, one line "name at library+0x1234" for each frame, innermost first.
 std::vector<std::string> stack_lines(const std::vector<void*>& stack);

@@ -32,7 +32,7 @@ const char* category(Kind kind) {
 
 class Trace {
  public:
-  Trace(const Profile& profile, const std::filesystem::path& path) : profile_(profile), file_(path) {}
+  Trace(const Profile& profile, const std::string& path) : profile_(profile), file_(path) {}
 
   void write() {
     buffer_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
@@ -133,6 +133,6 @@ class Trace {
 
 }  // namespace
 
-void write_chrome_trace(const Profile& profile, const std::filesystem::path& path) { Trace(profile, path).write(); }
+void write_chrome_trace(const Profile& profile, const std::string& path) { Trace(profile, path).write(); }
 
 }  // namespace tern::profile

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,7 +45,7 @@ class Tokenizer {
 
   /// Reads a tokenizer.json of this kind. Throws DataError, one line with the file's name, for an inconsistent file and for a setting with
   /// which Hugging Face's library would encode differently.
-  static Tokenizer load(const std::filesystem::path& path);
+  static Tokenizer load(const std::string& path);
 
   /// Added tokens (leftmost, then longest) are split out first. Every input has an encoding: a run of bytes that is not
   /// UTF-8 is a word of its own and is encoded byte by byte like any other.

@@ -297,7 +297,7 @@ Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name) {
   return Tokenizer(Reader(source).read());
 }
 
-Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+Tokenizer Tokenizer::load(const std::string& path) {
   InputFile file(path);
   check_size(file.size(), file.name());
   JsonSource source(file, file.size(), limits.max_string_bytes);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <set>
 #include <stdexcept>
@@ -19,14 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 
 // Names of the regular files in `dir`, sorted.
-std::vector<std::string> file_names(const fs::path& dir) {
+std::vector<std::string> file_names(const std::string& dir) {
   std::error_code error;
   std::vector<std::string> names;
   for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
     if (!it->is_directory(ignored)) names.push_back(it->path().filename().string());
   }
-  if (error) throw DataError(fmt::format("{}: could not be read: {}", dir.string(), error.message()));
+  if (error) throw DataError(fmt::format("{}: could not be read: {}", dir, error.message()));
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -48,7 +49,7 @@ std::set<std::string> splits_of(const std::vector<std::string>& files, std::stri
 }
 
 // The name in the directory of the split that the user named, e.g. "val" for "valid".
-std::string resolve(const fs::path& dir, const std::vector<std::string>& files, std::string_view split, std::string_view src,
+std::string resolve(const std::string& dir, const std::vector<std::string>& files, std::string_view split, std::string_view src,
                     std::string_view tgt) {
   std::set<std::string> names = splits_of(files, src);
   names.merge(splits_of(files, tgt));
@@ -60,26 +61,26 @@ std::string resolve(const fs::path& dir, const std::vector<std::string>& files, 
   // An exact match takes precedence: "test" over "test_2016".
   if (split == "test" && names.contains("test")) found = {"test"};
   if (found.size() > 1) {
-    throw DataError(fmt::format("{}: expected one split for '{}' but got {}", dir.string(), split, fmt::join(found, ", ")));
+    throw DataError(fmt::format("{}: expected one split for '{}' but got {}", dir, split, fmt::join(found, ", ")));
   }
   return found.empty() ? std::string(split) : found[0];
 }
 
 // Path of one side of a split.
-fs::path side(const fs::path& dir, const std::vector<std::string>& files, const std::string& split, std::string_view language) {
+std::string side(const std::string& dir, const std::vector<std::string>& files, const std::string& split, std::string_view language) {
   const std::string plain = fmt::format("{}.{}", split, language), gzip = plain + ".gz";
   const auto has = [&](const std::string& name) { return std::binary_search(files.begin(), files.end(), name); };
   if (has(plain) && has(gzip)) {
-    throw DataError(fmt::format("{}: expected either {} or {} but got both", dir.string(), plain, gzip));
+    throw DataError(fmt::format("{}: expected either {} or {} but got both", dir, plain, gzip));
   }
   if (!has(plain) && !has(gzip)) {
     constexpr std::size_t max_names = 12;
     const std::vector<std::string> names(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(std::min(max_names, files.size())));
-    throw DataError(fmt::format("{}: expected {} or {} but got {}{}", dir.string(), plain, gzip,
+    throw DataError(fmt::format("{}: expected {} or {} but got {}{}", dir, plain, gzip,
                                 files.empty() ? "no file" : fmt::format("{}", fmt::join(names, ", ")),
                                 files.size() > max_names ? ", ..." : ""));
   }
-  return dir / (has(plain) ? plain : gzip);
+  return fs::path(dir) / (has(plain) ? plain : gzip);
 }
 
 std::string described(const Occurrence& lines, const char* name) {
@@ -147,7 +148,7 @@ ReadOptions ReadOptions::beside(const CorpusReport& held) const noexcept {
   return rest;
 }
 
-std::vector<std::string> read_lines(const fs::path& file, const ReadOptions& options, CorpusReport* report) {
+std::vector<std::string> read_lines(const std::string& file, const ReadOptions& options, CorpusReport* report) {
   CorpusReport found;
   LineReader reader(file, report ? options.beside(*report) : options);
   std::vector<std::string> lines;
@@ -157,7 +158,7 @@ std::vector<std::string> read_lines(const fs::path& file, const ReadOptions& opt
       throw DataError(
           fmt::format("{}:{}: expected lines that take at most {} times the memory of their text (max_memory_ratio) but got more; "
                       "leave empty lines out",
-                      file.string(), found.lines, options.max_memory_ratio));
+                      file, found.lines, options.max_memory_ratio));
     lines.push_back(line);
   }
   found.files = 1;
@@ -165,19 +166,18 @@ std::vector<std::string> read_lines(const fs::path& file, const ReadOptions& opt
   return lines;
 }
 
-ParallelCorpus read_pairs(const fs::path& dir, std::string_view split, std::string_view src, std::string_view tgt,
+ParallelCorpus read_pairs(const std::string& dir, std::string_view split, std::string_view src, std::string_view tgt,
                           const ReadOptions& options) {
   if (src.empty() || tgt.empty() || src == tgt) {
     throw std::invalid_argument(fmt::format("[read_pairs] expected two different languages but got '{}' and '{}'", src, tgt));
   }
   const std::vector<std::string> files = file_names(dir);
   const std::string name = resolve(dir, files, split, src, tgt);
-  const fs::path src_file = side(dir, files, name, src), tgt_file = side(dir, files, name, tgt);
   ParallelCorpus corpus;
-  corpus.src_file = src_file.string();
-  corpus.tgt_file = tgt_file.string();
-  corpus.src = read_lines(src_file, options, &corpus.report);
-  corpus.tgt = read_lines(tgt_file, options, &corpus.report);
+  corpus.src_file = side(dir, files, name, src);
+  corpus.tgt_file = side(dir, files, name, tgt);
+  corpus.src = read_lines(corpus.src_file, options, &corpus.report);
+  corpus.tgt = read_lines(corpus.tgt_file, options, &corpus.report);
   for (const auto* one : {&corpus.src, &corpus.tgt}) {
     if (!one->empty()) continue;
     throw DataError(
@@ -200,7 +200,7 @@ ParallelCorpus read_pairs(const fs::path& dir, std::string_view split, std::stri
   return corpus;
 }
 
-std::vector<std::string> list_splits(const fs::path& dir, std::string_view src, std::string_view tgt) {
+std::vector<std::string> list_splits(const std::string& dir, std::string_view src, std::string_view tgt) {
   const std::vector<std::string> files = file_names(dir);
   const std::set<std::string> one = splits_of(files, src), other = splits_of(files, tgt);
   std::vector<std::string> both;

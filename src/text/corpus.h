@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,7 +57,7 @@ struct CorpusReport {
 /// end. Adds to `report`. Throws DataError for a file that cannot be read or is not a regular one, for gzip data that are truncated or
 /// corrupt, for a file called *.gz that is not gzip, for a byte that is not UTF-8 (with file:line and the byte's column from 1), for a NUL,
 /// and past a limit of `options`.
-std::vector<std::string> read_lines(const std::filesystem::path& file, const ReadOptions& options = {}, CorpusReport* report = nullptr);
+std::vector<std::string> read_lines(const std::string& file, const ReadOptions& options = {}, CorpusReport* report = nullptr);
 
 /// Sentence pairs: src[i] is a translation of tgt[i].
 struct ParallelCorpus {
@@ -75,11 +74,11 @@ struct ParallelCorpus {
 /// skipped and counted in the split "train" and kept in any other, so that test sets keep their line numbers.
 /// Throws DataError as read_lines does, for a missing or an empty file (the message lists what the directory has), for
 /// both plain and .gz present, and for line counts that differ (both files, both counts).
-ParallelCorpus read_pairs(const std::filesystem::path& dir, std::string_view split, std::string_view src, std::string_view tgt,
+ParallelCorpus read_pairs(const std::string& dir, std::string_view split, std::string_view src, std::string_view tgt,
                           const ReadOptions& options = {});
 
 /// Names of the splits that have both sides in `dir`, sorted, e.g. {"test_2016_flickr", "train", "val"}.
-std::vector<std::string> list_splits(const std::filesystem::path& dir, std::string_view src, std::string_view tgt);
+std::vector<std::string> list_splits(const std::string& dir, std::string_view src, std::string_view tgt);
 
 /// Number of words of a line: runs without white space, as of Python's str.split().
 std::size_t count_words(std::string_view line) noexcept;

@@ -39,13 +39,13 @@ void Muon::add_group(const Group& group) {
     if (x.dims() < 2)
       fail("Muon", fmt::format("expected matrices but got {}: pass it to AdamW, in one of the other groups", to_string(x.shape())));
   add_parameters(group.parameters, o.lr, {.moments = 1, .is_whole = true});
-  options_.emplace_back(o);
+  options_.push_back({.muon = o, .adam = {}});
 }
 
 void Muon::add_group(const AdamW::Group& group) {
   detail::check(group.options);
   add_parameters(group.parameters, group.options.lr);
-  options_.emplace_back(group.options);
+  options_.push_back({.muon = {}, .adam = group.options});
 }
 
 Tensor orthogonalize(const Tensor& x, int iterations) {
@@ -65,12 +65,13 @@ Tensor orthogonalize(const Tensor& x, int iterations) {
 }
 
 void Muon::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
-  if (const AdamWOptions* const adam = std::get_if<AdamWOptions>(&options_[group])) {
-    detail::adam_step(*adam, {segment.parameter, segment.gradient, segment.master, segment.moments[0], segment.moments[1]}, lr(group),
-                      steps(), scale);
+  const GroupOptions& options = options_[group];
+  if (!options.muon) {
+    detail::adam_step(options.adam, {segment.parameter, segment.gradient, segment.master, segment.moments[0], segment.moments[1]},
+                      lr(group), steps(), scale);
     return;
   }
-  const MuonOptions& o = std::get<MuonOptions>(options_[group]);
+  const MuonOptions& o = *options.muon;
   const NoAutocast exact;
   const Tensor &value = segment.master.defined() ? segment.master : segment.parameter, &moment = segment.moments[0];
   const DType kept = value.dtype();

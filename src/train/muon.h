@@ -1,5 +1,5 @@
 #pragma once
-#include <variant>
+#include <optional>
 
 #include "train/optimizer.h"
 
@@ -42,7 +42,11 @@ class Muon final : public Optimizer {
   void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
 
  private:
-  std::vector<std::variant<MuonOptions, AdamWOptions>> options_;
+  struct GroupOptions {
+    std::optional<MuonOptions> muon;  // of matrices
+    AdamWOptions adam;                // of the others
+  };
+  std::vector<GroupOptions> options_;
 };
 
 /// Approximates U V^T of a matrix x = U S V^T, (rows, columns), of a floating dtype: divides x by its Frobenius norm, and then iterates x =

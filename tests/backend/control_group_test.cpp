@@ -1,6 +1,7 @@
 // Limits of control groups, in made-up trees of both versions.
 #include "backend/control_group.h"
 
+#include <filesystem>
 #include <limits>
 
 #include "backend/system_memory.h"

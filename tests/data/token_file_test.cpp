@@ -2,6 +2,7 @@
 #include "data/token_file.h"
 
 #include <cstring>
+#include <filesystem>
 #include <string>
 
 #include "catch.h"

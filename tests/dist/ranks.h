@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <string>

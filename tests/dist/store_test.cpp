@@ -1,7 +1,9 @@
 // The stores: values that wait for their readers, many readers at a time, time that runs out, and servers that are not there.
 #include "dist/store.h"
 
+#include <chrono>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "catch.h"
@@ -11,6 +13,15 @@
 namespace tern::dist {
 
 using namespace std::chrono_literals;
+
+// What a timeout is given as, and read as: whole milliseconds of std::chrono, and nothing that would be cut.
+static_assert(Milliseconds(2s).count() == 2000 && Milliseconds(1min).count() == 60'000 && Milliseconds(7ms).count() == 7);
+static_assert(std::chrono::milliseconds(Milliseconds(7)) == 7ms);
+template <class From, class To>
+constexpr bool converts = std::is_convertible_v<From, To>;
+static_assert(converts<Milliseconds, std::chrono::milliseconds> && !converts<Milliseconds, std::chrono::seconds>);
+static_assert(!converts<std::chrono::microseconds, Milliseconds> && !converts<std::chrono::duration<double>, Milliseconds>);
+static_assert(!converts<Milliseconds, std::int64_t> && !converts<std::int64_t, Milliseconds>);
 
 namespace {
 

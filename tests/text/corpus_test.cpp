@@ -1,5 +1,6 @@
 #include "text/corpus.h"
 
+#include <filesystem>
 #include <limits>
 
 #include "catch.h"
