@@ -71,7 +71,8 @@ std::string name_of(E value) {
 /// call runs.
 struct Number {
   double value = 0;
-  std::string text;  ///< of such a whole number
+  std::string text;                   ///< of such a whole number
+  std::optional<std::int64_t> whole;  ///< an int's value, for the ops that take those of i64 as they are
   operator double() const {
     if (!text.empty())
       fail("number", "expected one that float64 holds exactly but got " + text + ": tern.tensor(" + text + ") has it in i64");
@@ -170,6 +171,9 @@ struct type_caster<tern::python::Number> {
     value.value = PyLong_AsDouble(src.ptr());
     const bool is_beyond = PyErr_Occurred() != nullptr;
     if (is_beyond) PyErr_Clear();
+    int is_beyond_i64 = 0;
+    const long long whole = PyLong_AsLongLongAndOverflow(src.ptr(), &is_beyond_i64);
+    if (is_beyond_i64 == 0) value.whole = whole;
     if (!is_beyond && std::abs(value.value) < 0x1p53) return true;
     const object back = is_beyond ? object() : steal(PyLong_FromDouble(value.value));
     if (back.is_valid() && PyObject_RichCompareBool(src.ptr(), back.ptr(), Py_EQ) == 1) return true;

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "binding.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 
@@ -22,24 +24,49 @@ void arithmetic(nb::class_<Tensor>& bound, const std::string& name, F f) {
 }
 
 /// In place: Python binds the name to what this returns, the tensor itself.
+template <class Other, class F>
+void in_place_with(nb::class_<Tensor>& bound, const char* name, F f) {
+  bound.def(
+      name,
+      [f](nb::handle self, Other b) {
+        const Tensor& a = nb::cast<const Tensor&>(self);
+        {
+          const nb::gil_scoped_release released;
+          if constexpr (std::is_same_v<Other, Number>) f(a, double(b));
+          else f(a, b);
+        }
+        return nb::borrow<nb::typed<nb::object, Tensor>>(self);
+      },
+      nb::is_operator());
+}
+
 template <class F>
 void in_place(nb::class_<Tensor>& bound, const char* name, F f) {
-  const auto define = [&]<class Other>(Other*) {
-    bound.def(
-        name,
-        [f](nb::handle self, Other b) {
-          const Tensor& a = nb::cast<const Tensor&>(self);
-          {
-            const nb::gil_scoped_release released;
-            if constexpr (std::is_same_v<Other, Number>) f(a, double(b));
-            else f(a, b);
-          }
-          return nb::borrow<nb::typed<nb::object, Tensor>>(self);
-        },
-        nb::is_operator());
-  };
-  define(static_cast<Tensor*>(nullptr));
-  define(static_cast<Number*>(nullptr));
+  in_place_with<Tensor>(bound, name, f);
+  in_place_with<Number>(bound, name, f);
+}
+
+/// In place by an op that has no such form: its result is copied, and must fit.
+template <class Other, class F>
+void copied_in_place(nb::class_<Tensor>& bound, const char* name, F f) {
+  in_place_with<Other>(bound, name, [op = std::string(name), f](const Tensor& a, const Other& b) {
+    const Tensor y = f(a, b);
+    if (y.shape() != a.shape() || y.dtype() != a.dtype())
+      fail(op.c_str(), std::string("expected a result of the target's ") + std::string(tern::name(a.dtype())) + " " + to_string(a.shape()) +
+                           " but got " + std::string(tern::name(y.dtype())) + " " + to_string(y.shape()));
+    copy_(a, y);
+  });
+}
+
+/// A logical op of two bool tensors, or of one and True or False on either side.
+template <class F>
+void logical(nb::class_<Tensor>& bound, const std::string& name, F f) {
+  const auto with_bool = [f](const Tensor& a, bool b) { return f(a, full({}, b ? 1 : 0, DType::boolean, a.device())); };
+  bound.def(("__" + name + "__").c_str(), f, nb::is_operator(), Released());
+  bound.def(("__" + name + "__").c_str(), with_bool, nb::is_operator(), Released());
+  bound.def(("__r" + name + "__").c_str(), with_bool, nb::is_operator(), Released());
+  copied_in_place<Tensor>(bound, ("__i" + name + "__").c_str(), f);
+  copied_in_place<bool>(bound, ("__i" + name + "__").c_str(), with_bool);
 }
 
 template <class F>
@@ -55,30 +82,31 @@ void bind_operators(nb::class_<Tensor>& bound) {
   arithmetic(bound, "sub", [](const auto& a, const auto& b) { return a - b; });
   arithmetic(bound, "mul", [](const auto& a, const auto& b) { return a * b; });
   arithmetic(bound, "truediv", [](const auto& a, const auto& b) { return a / b; });
-  bound.def("__pow__", nb::overload_cast<const Tensor&, const Tensor&>(&pow), nb::is_operator(), Released())
+  arithmetic(bound, "floordiv", [](const auto& a, const auto& b) { return floor_divide(a, b); });
+  arithmetic(bound, "mod", [](const auto& a, const auto& b) { return remainder(a, b); });
+  arithmetic(bound, "divmod", [](const auto& a, const auto& b) { return std::pair(floor_divide(a, b), remainder(a, b)); });
+  arithmetic(bound, "pow", [](const auto& a, const auto& b) { return pow(a, b); });
+  // Of two tensors Python never asks the right one; the array API standard lists the method all the same.
+  bound.def(
+           "__matmul__", [](const Tensor& a, const Tensor& b) { return matmul(a, b); }, nb::is_operator(), Released())
       .def(
-          "__pow__", [](const Tensor& a, const Number& b) { return pow(a, double(b)); }, nb::is_operator(), Released())
-      .def(
-          "__rpow__", [](const Tensor& b, const Number& a) { return pow(double(a), b); }, nb::is_operator(), Released())
-      .def("__mod__", nb::overload_cast<const Tensor&, const Tensor&>(&remainder), nb::is_operator(), Released())
-      .def(
-          "__mod__", [](const Tensor& a, const Number& b) { return remainder(a, double(b)); }, nb::is_operator(), Released())
-      .def(
-          "__matmul__", [](const Tensor& a, const Tensor& b) { return matmul(a, b); }, nb::is_operator(), Released())
+          "__rmatmul__", [](const Tensor& b, const Tensor& a) { return matmul(a, b); }, nb::is_operator(), Released())
       .def("__neg__", &neg, Released())
       .def("__pos__", [](const Tensor& x) { return x; })
       .def("__abs__", &abs, Released())
-      .def("__invert__", &logical_not, Released())
-      .def(
-          "__and__", [](const Tensor& a, const Tensor& b) { return a & b; }, nb::is_operator(), Released())
-      .def(
-          "__or__", [](const Tensor& a, const Tensor& b) { return a | b; }, nb::is_operator(), Released())
-      .def("__xor__", [](const Tensor& a, const Tensor& b) { return a ^ b; }, nb::is_operator(), Released());
+      .def("__invert__", &logical_not, Released());
+  logical(bound, "and", [](const Tensor& a, const Tensor& b) { return a & b; });
+  logical(bound, "or", [](const Tensor& a, const Tensor& b) { return a | b; });
+  logical(bound, "xor", [](const Tensor& a, const Tensor& b) { return a ^ b; });
 
   in_place(bound, "__iadd__", [](const Tensor& a, const auto& b) { a += b; });
   in_place(bound, "__isub__", [](const Tensor& a, const auto& b) { a -= b; });
   in_place(bound, "__imul__", [](const Tensor& a, const auto& b) { a *= b; });
   in_place(bound, "__itruediv__", [](const Tensor& a, const auto& b) { a /= b; });
+  in_place(bound, "__ifloordiv__", [](const Tensor& a, const auto& b) { floor_divide_(a, b); });
+  in_place(bound, "__imod__", [](const Tensor& a, const auto& b) { a %= b; });
+  in_place(bound, "__ipow__", [](const Tensor& a, const auto& b) { pow_(a, b); });
+  copied_in_place<Tensor>(bound, "__imatmul__", [](const Tensor& a, const Tensor& b) { return matmul(a, b); });
 
   comparison(bound, "__eq__", [](const Tensor& a, const auto& b) { return a == b; });
   comparison(bound, "__ne__", [](const Tensor& a, const auto& b) { return a != b; });

@@ -11,20 +11,25 @@ namespace {
 using OfOne = Tensor (*)(const Tensor&);
 using OfTwo = Tensor (*)(const Tensor&, const Tensor&);
 using OfNumber = Tensor (*)(const Tensor&, double);
+using NumberFirst = Tensor (*)(double, const Tensor&);
+
+Bound bound(const Number& number) { return number.whole ? Bound(*number.whole) : Bound(double(number)); }
 
 void bind_binary(nb::module_& m) {
-  const auto define = [&](const char* name, OfTwo tensors, OfNumber number) {
+  const auto define = [&](const char* name, OfTwo tensors, OfNumber number, NumberFirst first = nullptr) {
     m.def(name, tensors, "a"_a, "b"_a, Released());
     if (number) m.def(name, [number](const Tensor& a, const Number& b) { return number(a, b); }, "a"_a, "b"_a, Released());
+    if (first) m.def(name, [first](const Number& a, const Tensor& b) { return first(a, b); }, "a"_a, "b"_a, Released());
   };
   define("add", &add, &add);
-  define("sub", &sub, &sub);
+  define("sub", &sub, &sub, &sub);
   define("mul", &mul, &mul);
-  define("div", &div, &div);
-  define("pow", &pow, &pow);
+  define("div", &div, &div, &div);
+  define("pow", &pow, &pow, &pow);
   define("minimum", &minimum, &minimum);
   define("maximum", &maximum, &maximum);
-  define("remainder", &remainder, &remainder);
+  define("remainder", &remainder, &remainder, &remainder);
+  define("floor_divide", &floor_divide, &floor_divide, &floor_divide);
   define("eq", &eq, &eq);
   define("ne", &ne, &ne);
   define("lt", &lt, &lt);
@@ -90,8 +95,8 @@ void bind_pointwise(nb::module_& m) {
   m.def("leaky_relu", &leaky_relu, "x"_a, "slope"_a = 0.01, Released());
   m.def("elu", &elu, "x"_a, "alpha"_a = 1, Released());
   m.def(
-      "clamp", [](const Tensor& x, const Number& low, const Number& high) { return clamp(x, low, high); }, "x"_a, "low"_a, "high"_a,
-      Released(), "Limited to [low, high].");
+      "clamp", [](const Tensor& x, const Number& low, const Number& high) { return clamp(x, bound(low), bound(high)); }, "x"_a, "low"_a,
+      "high"_a, Released(), "Limited to [low, high].");
   bind_binary(m);
 }
 

@@ -18,7 +18,7 @@ bool holds_one_of(const List& function) {
 template <class List>
 std::vector<List> every_function() {
   const auto make = []<class F>(F functor) {
-    if constexpr (std::is_same_v<F, functors::Clamp>) functor = {-0.5, 0.75};
+    if constexpr (std::is_same_v<F, functors::Clamp>) functor = {-0.5, 0.75, 0, 1};
     return functor;
   };
   return [&]<std::size_t... i>(std::index_sequence<i...>) {

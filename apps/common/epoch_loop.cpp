@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -130,6 +129,8 @@ void EpochLoop::keep_best(const Validation& validation) {
   if (validation.rank) ++since_best_;
   if (!validation.rank ? best.has_value() : best && *validation.rank <= *best) return;
   if (validation.rank) since_best_ = 0;
+  // The validation may have needed none of them.
+  if (!is_finite(trainable_.served())) trainable_.loop().fail_weights();
   best_ = {.validation = validation, .epoch = epoch_, .update = trainable_.loop().updates(), .model = copies(trainable_.served())};
   if (run_) run_->save(best_.model, best_.epoch, best_.update);
 }
@@ -163,7 +164,7 @@ void EpochLoop::save_checkpoint() {
     for (NamedTensor& entry : all)
       if (entry.name.starts_with(model_prefix)) entry = copies({entry}).front();
   // A checkpoint of weights that overflowed would replace a good one.
-  if (!is_finite(nn::named_masters(trainable_.model()))) trainable_.loop().require_finite(std::numeric_limits<double>::quiet_NaN());
+  if (!is_finite(nn::named_masters(trainable_.model()))) trainable_.loop().fail_weights();
   const bool is_saved = run_->save_checkpoint(trainable_.loop().updates(), all, numbers(), best_.update);
   if (is_saved) saved_ = trainable_.loop().updates();
   saved_at_ = seconds_now();

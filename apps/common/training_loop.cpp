@@ -121,6 +121,10 @@ void TrainingLoop::count(const Tensor& loss, std::int64_t items) {
   ++steps_;
   items_ += items;
   if (profile_) profile_->end_step();
+  // Looking costs nothing here; a GPU would be waited for, and ranks, whose losses differ, would not end together: log() looks there.
+  if (device_ != cpu || options_.parallel) return;
+  require_finite(loss.item<double>());
+  finite_update_ = update_;
 }
 
 void TrainingLoop::step(const Tensors& batch, std::int64_t items) {
@@ -189,6 +193,7 @@ void TrainingLoop::log(RunView& view) {
   share_loss();
   io::JsonObject line;
   line.set("update", update_).set("loss", require_finite(mean_loss_since(logged_))).set("lr", options_.lr * options_.lr_factor(update_));
+  finite_update_ = update_;
   if (grad_norm_.defined()) line.set("grad_norm", grad_norm_.item<double>());
   line.set(fmt::format("{}_per_second", options_.unit), items_per_second()).set("memory_bytes", peak_memory(device_));
   view.update(line);
@@ -230,8 +235,17 @@ void TrainingLoop::require_no_stop() const {
 
 double TrainingLoop::require_finite(double loss) const {
   if (std::isfinite(loss)) return loss;
-  throw std::runtime_error(fmt::format("the loss is not finite any more (seen at update {} of {}): use a --lr below {:g}{}{}", update_,
-                                       options_.updates, options_.lr, options_.clip > 0 ? "" : ", or --clip 1", remains()));
+  if (finite_update_ == update_) fail_not_finite(fmt::format("the loss is not finite after update {}", update_));  // that of a validation
+  if (finite_update_ + 1 == update_) fail_not_finite(fmt::format("the loss stopped being finite at update {}", update_));
+  fail_not_finite(fmt::format("the loss stopped being finite between the updates {} and {}", finite_update_ + 1, update_));
+}
+
+void TrainingLoop::fail_weights() const { fail_not_finite(fmt::format("the weights are not finite after update {}", update_)); }
+
+/// A run that goes on comes to the same update, so that --resume is no remedy.
+void TrainingLoop::fail_not_finite(const std::string& what) const {
+  throw std::runtime_error(fmt::format("{} of {}: train anew with a --lr below {:g}{}{}", what, options_.updates, options_.lr,
+                                       options_.clip > 0 ? "" : ", or with --clip 1", remains(false)));
 }
 
 std::vector<NamedTensor> TrainingLoop::state(const nn::Module& model) {
@@ -269,7 +283,7 @@ void TrainingLoop::restore(const io::JsonObject& numbers) {
       throw io::FileError(fmt::format("the checkpoint's \"{}\": expected 0 to {} but got {}", key, most, value));
     return value;
   };
-  update_ = session_update_ = count("update", options_.updates);
+  update_ = session_update_ = finite_update_ = count("update", options_.updates);
   steps_ = count("steps", update_);
   items_ = count("items", std::int64_t{1} << 53);
   logged_ = {.sum = numbers.get_double("logged_loss"), .steps = count("logged_steps", steps_)};

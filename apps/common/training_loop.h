@@ -20,8 +20,9 @@ struct TrainingOptions {
   double clip = 0;                                       ///< maximum gradient norm; 0: no clipping
   std::int64_t updates = 0;                              ///< total number of updates
   const char* unit = "tokens";                           ///< unit of a batch's items
-  /// Text to append to the message of a training that ends early, such as "; RUN keeps the model of epoch 3". May be empty.
-  std::function<std::string()> remains = {};
+  /// Text to append to the message of a training that ends early, such as "; RUN keeps the model of epoch 3", and whether --resume is of
+  /// use then, which the text says in that case. May be empty.
+  std::function<std::string(bool can_resume)> remains = {};
   /// Called in each update after the optimizer's step, and captured with it; for example, to average the weights.
   std::function<void()> after_step = {};
   /// For a training in several processes; both have to outlive it. A step then gets this rank's part of the batch, and Loss is a sum.
@@ -99,7 +100,7 @@ class TrainingLoop {
   /// Null for a single process.
   Ranks* ranks() const { return options_.ranks; }
   /// TrainingOptions::remains().
-  std::string remains() const { return options_.remains ? options_.remains() : ""; }
+  std::string remains(bool can_resume = true) const { return options_.remains ? options_.remains(can_resume) : ""; }
   /// The mean loss of the epoch so far. Waits for the device.
   double mean_loss() const;
   /// The state of mean_loss_since(), to be reset for each epoch.
@@ -111,8 +112,10 @@ class TrainingLoop {
   double mean_loss_since(Reading& last) const;
   /// Throws Stopped, on all ranks, if a signal has asked any of them to stop. A collective.
   void require_no_stop() const;
-  /// Returns the loss. Throws std::runtime_error if it is not finite.
+  /// Returns the loss. Throws std::runtime_error, which says at which update and what to try, if it is not finite.
   double require_finite(double loss) const;
+  /// Throws as require_finite() does, of weights that are not finite.
+  [[noreturn]] void fail_weights() const;
 
   /// The tensors of its state between two updates, for checkpoints, to be read and written in place. Names begin with "optimizer.",
   /// "scaler." or "loop.", and contain those of the model's parameters. Masters are the model's, and not included. numbers() is the rest of
@@ -136,6 +139,7 @@ class TrainingLoop {
   void apply();
   void after_step();
   void count(const Tensor& loss, std::int64_t items);
+  [[noreturn]] void fail_not_finite(const std::string& what) const;
   void begin_update();
 
   const Loss loss_;
@@ -150,6 +154,7 @@ class TrainingLoop {
   Tensor grad_norm_;            ///< of the last update before clipping; undefined if it is not computed
   Reading logged_;
   std::int64_t update_ = 0, steps_ = 0, items_ = 0;
+  std::int64_t finite_update_ = 0;  ///< the last update whose loss was seen to be finite, as were those before
   std::optional<double> epoch_started_;
   double seconds_ = 0;
   std::optional<double> session_started_;

@@ -31,6 +31,9 @@ TrainingRun::TrainingRun(std::string program, const std::filesystem::path& out, 
   }
   head_ = last_checkpoint(program_, out);
   if (run_) run_->require_fits(head_->file);
+  if (run_ && !run_->has_config())
+    write_message(fmt::format("{}: {}: is missing; training goes on with the options in {}\n", program_, run_->config().string(),
+                              head_->file.path.filename().string()));
   checkpoint_ = head_->file.path;
   if (!options_.every) options_.every = head_->options.every;
   if (!options_.keep) options_.keep = head_->options.keep;
@@ -129,10 +132,10 @@ void TrainingRun::finish(const io::JsonObject& summary) {
   run_->write_summary(summary);
 }
 
-std::string TrainingRun::remains() const {
+std::string TrainingRun::remains(bool can_resume) const {
   if (!run_) return "";
   const std::string path = run_->path().string();
-  const std::string goes_on = checkpoint_.empty() ? "" : fmt::format("; --resume goes on from {}", checkpoint_.string());
+  const std::string goes_on = checkpoint_.empty() || !can_resume ? "" : fmt::format("; --resume goes on from {}", checkpoint_.string());
   if (saved_epoch_ > 0) return fmt::format("{}; {} keeps the model of epoch {}", goes_on, path, saved_epoch_);
   if (is_resumed() && !run_->is_staged()) return fmt::format("{}; {} is as it was", goes_on, path);
   if (run_->keeps_earlier()) return fmt::format("{}; {} keeps the earlier run, as no epoch was done", goes_on, path);

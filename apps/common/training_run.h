@@ -54,8 +54,8 @@ class TrainingRun {
   /// Closes the log and writes the summary. Throws std::runtime_error if the last model could not be written, FileError for the summary.
   void finish(const io::JsonObject& summary);
 
-  /// The text "; RUN keeps the model of epoch 3", or a similar one for the state of the run.
-  std::string remains() const;
+  /// The text "; RUN keeps the model of epoch 3", or a similar one for the state of the run, behind what --resume goes on from.
+  std::string remains(bool can_resume = true) const;
 
  private:
   void try_log(const std::function<void()>& write) { log_attempt_(write); }

@@ -121,7 +121,7 @@ class Table {
   std::string fault_;  ///< of the last attempt
 };
 
-Run measure(const Options& options, Device device, apps::RunView& view, const std::function<std::string()>& remains) {
+Run measure(const Options& options, Device device, apps::RunView& view, const std::function<std::string(bool)>& remains) {
   manual_seed(static_cast<std::uint64_t>(options.seed));
   const Task shape = task(options);
   Trainer trainer(
@@ -214,8 +214,9 @@ void sweep(const Options& options, const Grid& grid) {
   Table table(directory, options);
   const auto is_done = [&](const Options& run) { return table.has(run); };
   auto done = std::count_if(runs.begin(), runs.end(), is_done);
-  const auto remains = [&] {
-    return fmt::format("; {} has {} of {} runs, and the same command goes on from there", table.file().string(), done, runs.size());
+  const auto remains = [&](bool can_resume) {
+    return fmt::format("; {} has {} of {} runs{}", table.file().string(), done, runs.size(),
+                       can_resume ? ", and the same command goes on from there" : "");
   };
 
   apps::say("{} runs on {}, {}, {}{}\n", runs.size(), apps::describe(device), options.precision,

@@ -79,7 +79,7 @@ void train(const Options& options) {
   run.set_data("", checksum);
   ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
   if (run.is_resumed()) apps::require_size(run.head(), apps::count_parameters(model_options(options, device)));
-  Trainer trainer(options, data, device, [&run] { return run.remains(); }, &ranks);
+  Trainer trainer(options, data, device, [&run](bool can_resume) { return run.remains(can_resume); }, &ranks);
   const std::int64_t params = nn::count_parameters(trainer.model());
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
       task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);

@@ -36,7 +36,7 @@ static std::vector<std::int64_t> count_targets(const Examples& examples, bool an
   return counts;
 }
 
-Trainer::Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains, apps::Ranks* ranks)
+Trainer::Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string(bool)> remains, apps::Ranks* ranks)
     : options_(options),
       device_(device),
       model_(model_options(options, device)),

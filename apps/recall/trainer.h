@@ -19,7 +19,8 @@ class Trainer final : public apps::Trainable {
  public:
   /// Initialises the model with this thread's generator. The options have to be checked. `remains` is that of apps::TrainingOptions.
   /// `ranks`, null for a single process, has to outlive the trainer.
-  Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string()> remains, apps::Ranks* ranks = nullptr);
+  Trainer(const Options& options, const DataSet& data, Device device, std::function<std::string(bool)> remains,
+          apps::Ranks* ranks = nullptr);
 
   /// Trains until all epochs are done or the target is reached, for a resumed run from its checkpoint. The model is then the best one.
   /// `run` may be null.

@@ -243,7 +243,7 @@ void train(const Options& options) {
   // Before the data are read, to detect at once a directory that cannot be written or that another training writes. An earlier run in it
   // stays until this one has a model; a fault in the data leaves nothing behind.
   apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
-  const auto remains = [&run] { return run.remains(); };
+  const auto remains = [&run](bool can_resume) { return run.remains(can_resume); };
   const OnStep on_step = [&run] {
     if (apps::stop_signal() != 0) apps::require_no_stop("before the first update" + run.remains());
   };

@@ -12,7 +12,7 @@
 
 namespace tern::translate {
 
-Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains,
+Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string(bool)> remains,
                  apps::Ranks* ranks)
     : options_(translator.options),
       translator_(translator),

@@ -26,7 +26,7 @@ class Trainer {
  public:
   /// The translator, the pairs and `ranks` (null for a single process) have to outlive the trainer. `remains` is that of
   /// apps::TrainingOptions. Throws UsageError if truncation leaves no pair a target.
-  Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string()> remains,
+  Trainer(Translator& translator, TrainingPairs& train, std::vector<text::Example> valid, std::function<std::string(bool)> remains,
           apps::Ranks* ranks = nullptr);
 
   /// Runs the updates of the present round (apps::Trainable::run_epoch): an epoch, or --valid-every updates. The number of updates so far

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -64,6 +65,11 @@ GroupLimits group_limits(const fs::path& memberships, const fs::path& root) {
       });
   }
   return limits;
+}
+
+int threads_for(int processors, const GroupLimits& limits) {
+  if (limits.processors < processors) processors = static_cast<int>(std::ceil(limits.processors));
+  return std::max(processors, 1);
 }
 
 GroupLimits group_limits() { return group_limits("/proc/self/cgroup", "/sys/fs/cgroup"); }

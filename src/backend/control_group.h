@@ -16,4 +16,7 @@ GroupLimits group_limits(const std::filesystem::path& memberships, const std::fi
 /// Of this process.
 GroupLimits group_limits();
 
+/// Threads for so many processors of which the groups' limits allow a part: of a part of one, one.
+int threads_for(int processors, const GroupLimits& limits);
+
 }  // namespace tern::backend

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -38,11 +37,9 @@ int threads_of_environment() {
 
 int processors() {
   cpu_set_t allowed;
-  int count =
+  const int count =
       sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : static_cast<int>(std::thread::hardware_concurrency());
-  const double quota = backend::group_limits().processors;
-  if (quota < count) count = static_cast<int>(std::ceil(quota));
-  return std::clamp(count, 1, max_threads);
+  return std::min(backend::threads_for(count, backend::group_limits()), max_threads);
 }
 
 int default_threads() {

@@ -204,8 +204,11 @@ RunDirectory RunDirectory::resume(const fs::path& path) {
   require_checkpoints(path);  // nobody else writes there any more
   run.is_staged_ = has_staged_checkpoint(path);
   if (!run.is_staged_) {
+    // A directory with another program's config.json, or with its checkpoints and no config.json, is not ours.
+    if (run.has_config()) open(path);
+    else if (const fs::path newest = require_checkpoints(path).back().path; !load_safetensors_metadata(newest).contains(checksum_key))
+      refuse(run.config(), fmt::format("is missing, and {} is no checkpoint of a run", newest.filename().string()));
     remove_tree(path / staging);
-    open(path);  // a directory with checkpoints and another config.json is not ours
   }
   const fs::path root = run.is_staged_ ? path / staging : path;
   remove_temporaries(root, is_run_file);
@@ -310,6 +313,7 @@ void RunDirectory::write_summary(const JsonObject& object) {
   write_json(summary(), object);
 }
 
+bool RunDirectory::has_config() const { return is_there(config()); }
 bool RunDirectory::has_model() const { return !is_staged_ && is_there(model()); }
 bool RunDirectory::keeps_earlier() const { return is_staged_ && is_there(path_ / "model.safetensors"); }
 bool RunDirectory::is_finished() const { return is_there(summary()); }

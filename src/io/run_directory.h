@@ -57,8 +57,8 @@ class RunDirectory {
   static RunDirectory create(const std::filesystem::path& path, const JsonObject& config, Existing existing = Existing::replace_run);
   /// Throws FileError if create() would refuse the directory for its content. Changes nothing.
   static void check(const std::filesystem::path& path, Existing existing = Existing::replace_run);
-  /// Locks a run that has a checkpoint, to go on with its training: restart() and save_model() follow. Throws FileError if there is no run
-  /// with a checkpoint, or if another process writes it.
+  /// Locks a run that has a checkpoint, to go on with its training: restart() and save_model() follow. The run may have lost its
+  /// config.json, which restart() writes anew. Throws FileError if there is no run with a checkpoint, or if another process writes it.
   static RunDirectory resume(const std::filesystem::path& path);
   /// The checkpoints of the run that resume() would lock, the oldest first. Throws FileError if there is none.
   static std::vector<CheckpointFile> require_checkpoints(const std::filesystem::path& path);
@@ -102,6 +102,8 @@ class RunDirectory {
   /// Writes summary.json, which ends a run. Throws FileError, also for a run without a model.
   void write_summary(const JsonObject& summary);
 
+  /// False if the run has lost its config.json.
+  bool has_config() const;
   /// True if this run is committed and has a model.
   bool has_model() const;
   /// True for a run in .tern-staging: before its first model, or after restart().

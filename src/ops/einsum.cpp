@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ops/copy.h"
+#include "ops/detail/on_cpu.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/rearrange.h"
@@ -91,7 +92,7 @@ int rest_of(const Tensor& x, const std::string& labels) { return x.dims() + 1 - 
 std::vector<Labelled> labelled(std::string_view subscripts, TensorList list, DType dtype, Subscripts& parsed) {
   std::map<char, std::int64_t> sizes;
   std::vector<Labelled> operands;
-  int most = 0;
+  int ellipsis_dims = 0;  // the most that an operand has
   for (std::size_t i = 0; i < list.size(); ++i) {
     std::string& labels = parsed.operands[i];
     const bool has_rest = has(labels, rest);
@@ -99,7 +100,7 @@ std::vector<Labelled> labelled(std::string_view subscripts, TensorList list, DTy
     if (has_rest ? list[i].dims() < letters : list[i].dims() != letters)
       fail("einsum", fmt::format("expected {} dimensions {}for operand {} of \"{}\" but got {}", letters, has_rest ? "or more " : "", i,
                                  subscripts, to_string(list[i].shape())));
-    if (has_rest) most = std::max(most, rest_of(list[i], labels));
+    if (has_rest) ellipsis_dims = std::max(ellipsis_dims, rest_of(list[i], labels));
     labels = spelled(labels, rest_of(list[i], labels));
     operands.push_back({cast(list[i], dtype), labels});
     for (int d = 0; d < list[i].dims(); ++d) {
@@ -112,7 +113,7 @@ std::vector<Labelled> labelled(std::string_view subscripts, TensorList list, DTy
                                    std::isdigit(label) ? std::string("...") : std::string(1, label), subscripts, known->second, size));
     }
   }
-  parsed.result = spelled(parsed.result, most);
+  parsed.result = spelled(parsed.result, ellipsis_dims);
   for (Labelled& a : operands)
     for (int d = a.x.dims() - 1; d >= 0; --d) {
       const char label = a.labels[static_cast<std::size_t>(d)];
@@ -177,7 +178,7 @@ Labelled contract(const Labelled& a_, const Labelled& b_, const std::string& kee
   }
   const Tensor p = grouped(a, {batch, left, shared}), q = grouped(b, {batch, shared, right});
   if (shared.empty()) y.x = p * q;  // (B, M, 1) (B, 1, N)
-  else if (is_floating(p.dtype()) || p.device() == cpu) y.x = matmul(p, q);
+  else if (detail::matmul_takes(p)) y.x = matmul(p, q);
   else y.x = sum(unsqueeze(p, 3) * unsqueeze(q, 1), {2});
   y.x = reshape(y.x, shape);
   return y;

@@ -34,7 +34,7 @@ void check_operands(const char* op, const Tensor& a, const Tensor& b) {
 void check_factors(const Tensor& a, const Tensor& b, double scale) {
   if (is_floating(a.dtype()) || a.dtype() == DType::boolean || a.dtype() != b.dtype()) return check_operands("matmul", a, b);
   check_one_device("matmul", {&a, &b});
-  if (a.device() != cpu) fail("matmul", fmt::format("expected floating operands on a GPU but got {}", name(a.dtype())));
+  if (!detail::matmul_takes(a)) fail("matmul", fmt::format("expected floating operands on a GPU but got {}", name(a.dtype())));
   if (scale != 1) fail("matmul", fmt::format("expected a scale of 1 for integers but got {}", scale));
 }
 

@@ -60,8 +60,9 @@ Tensor log_softmax(const Tensor& x_, int dim) {
   Tensor y;
   {
     const NoGrad unrecorded;
-    const Tensor wide = detail::widened(x);
-    y = cast(wide - logsumexp(wide, {dim}, true), x.dtype());
+    const Tensor wide = detail::widened(x), total = logsumexp(wide, {dim}, true);
+    // total - total is 0, or NaN where total is infinite: beside inf, x - inf would be -inf, a probability of 0 where softmax has NaN.
+    y = cast(wide - (total + (total - total)), x.dtype());
   }
   return record("log_softmax", y, {x}, {y}, Linear{[&](const Tensors& t) -> Tensors {
                   return {t[0] - cast(sum(exp(detail::widened(y)) * t[0], {dim}, true), y.dtype())};

@@ -41,6 +41,7 @@ Tensor operator^(const Tensor& a, const Tensor& b);
 /// The remainder that has the divisor's sign, as in Python.
 inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
 inline Tensor operator%(const Tensor& a, double b) { return remainder(a, b); }
+inline Tensor operator%(double a, const Tensor& b) { return remainder(a, b); }
 /// @}
 
 /// @{
@@ -50,10 +51,12 @@ inline const Tensor& operator+=(const Tensor& target, const Tensor& b) { return 
 inline const Tensor& operator-=(const Tensor& target, const Tensor& b) { return sub_(target, b), target; }
 inline const Tensor& operator*=(const Tensor& target, const Tensor& b) { return mul_(target, b), target; }
 inline const Tensor& operator/=(const Tensor& target, const Tensor& b) { return div_(target, b), target; }
+inline const Tensor& operator%=(const Tensor& target, const Tensor& b) { return remainder_(target, b), target; }
 inline const Tensor& operator+=(const Tensor& target, double b) { return add_(target, b), target; }
 inline const Tensor& operator-=(const Tensor& target, double b) { return sub_(target, b), target; }
 inline const Tensor& operator*=(const Tensor& target, double b) { return mul_(target, b), target; }
 inline const Tensor& operator/=(const Tensor& target, double b) { return div_(target, b), target; }
+inline const Tensor& operator%=(const Tensor& target, double b) { return remainder_(target, b), target; }
 /// @}
 
 }  // namespace tern

@@ -118,8 +118,8 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     Tensor gx, gy;
     if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * (y * pow(x, y - 1))), x.shape());
-    // log(1) = 0 stands in for log(0), which would make 0 * inf.
-    if (call.needs(1)) gy = sum_to(g * pow(x, y) * log(where(eq(x, 0), 1, x)), y.shape());
+    // log(1) = 0 stands in for log(0) where the power is 0 or 1 and not infinite: their product would be NaN, and its limit is 0.
+    if (call.needs(1)) gy = sum_to(g * pow(x, y) * log(where(logical_and(eq(x, 0), ge(y, 0)), 1, x)), y.shape());
     return {gx, gy};
   });
 }
@@ -146,11 +146,41 @@ Tensor remainder(const Tensor& a_, const Tensor& b_) {
     return {call.needs(0) ? sum_to(g, x.shape()) : Tensor(), call.needs(1) ? sum_to(neg(g * whole), z.shape()) : Tensor()};
   });
 }
+static void check_divisor(const char* op, const Tensor& divided, double b) {
+  if (b == 0 && !is_floating(divided.dtype())) fail(op, "expected a number other than 0 but got 0");
+}
 Tensor remainder(const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number("remainder", a_.dtype(), b));
-  if (b == 0 && !is_floating(a.dtype())) fail("remainder", "expected a number other than 0 but got 0");
+  check_divisor("remainder", a, b);
   return record("remainder", apply(functors::Remainder{}, a, b), {a}, {}, Symmetric{},
                 [](const Backward& call) -> Tensors { return {call.grad()}; });
+}
+Tensor remainder(double a, const Tensor& b_) {
+  const Tensor b = cast(b_, with_number("remainder", b_.dtype(), a)), y = apply(functors::Remainder{}, a, b);
+  return record("remainder", y, {b}, {b, y}, Symmetric{},
+                [a](const Backward& call) -> Tensors { return {neg(call.grad() * round((a - call.saved(1)) / call.saved(0)))}; });
+}
+
+Tensor floor_divide(const Tensor& a_, const Tensor& b_) {
+  const auto [a, b] = promoted("floor_divide", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
+  return record("floor_divide", apply("floor_divide", functors::FloorDivide{}, a, b), {a, b}, {}, Symmetric{},
+                [sa = a.shape(), sb = b.shape()](const Backward& call) -> Tensors {
+                  const auto none = [&](std::size_t i, const Shape& shape) {
+                    return call.needs(i) ? zeros(shape, call.grad().dtype(), call.grad().device()) : Tensor();
+                  };
+                  return {none(0, sa), none(1, sb)};
+                });
+}
+Tensor floor_divide(const Tensor& a_, double b) {
+  const Tensor a = cast(a_, with_number("floor_divide", a_.dtype(), b));
+  check_divisor("floor_divide", a, b);
+  return record("floor_divide", apply(functors::FloorDivide{}, a, b), {a}, {}, Symmetric{},
+                [](const Backward& call) -> Tensors { return {zeros_like(call.grad())}; });
+}
+Tensor floor_divide(double a, const Tensor& b_) {
+  const Tensor b = cast(b_, with_number("floor_divide", b_.dtype(), a));
+  return record("floor_divide", apply(functors::FloorDivide{}, a, b), {b}, {}, Symmetric{},
+                [](const Backward& call) -> Tensors { return {zeros_like(call.grad())}; });
 }
 
 Tensor atan2(const Tensor& y_, const Tensor& x_) {
@@ -209,8 +239,15 @@ Tensor pow(double a, const Tensor& exponent) {
   const Tensor b_ = detail::autocast("pow", exponent);
   const Tensor b = cast(b_, with_number("pow", b_.dtype(), a));
   const Tensor y = apply(functors::Pow{}, a, b);
-  return record("pow", y, {b}, {y}, Symmetric{}, [a](const Backward& call) -> Tensors {
-    return {a == 0 ? zeros_like(call.grad()) : call.grad() * (call.saved(0) * std::log(a))};
+  const double log_a = std::log(a);
+  if (a != 0) {
+    return record("pow", y, {b}, {y}, Symmetric{},
+                  [log_a](const Backward& call) -> Tensors { return {call.grad() * (call.saved(0) * log_a)}; });
+  }
+  // log(0) counts where the power is infinite alone, as above.
+  return record("pow", y, {b}, {b, y}, Symmetric{}, [log_a](const Backward& call) -> Tensors {
+    const Tensor exponents = call.saved(0);
+    return {call.grad() * (call.saved(1) * where(ge(exponents, 0), 0, full_like(exponents, log_a)))};
   });
 }
 
@@ -374,6 +411,21 @@ Tensor div_(T target, double b) {
 Tensor sub_(T target, double b) { return in_place("sub_", functors::Sub{}, target, b); }
 Tensor add_(T target, double b) { return in_place("add_", functors::Add{}, target, b); }
 Tensor mul_(T target, double b) { return in_place("mul_", functors::Mul{}, target, b); }
+Tensor pow_(T target, T b) { return in_place("pow_", functors::Pow{}, target, b); }
+Tensor pow_(T target, double b) {
+  if (b < 0 && !is_floating(target.dtype())) fail("pow_", fmt::format("expected an exponent of 0 or more for integers but got {}", b));
+  return in_place("pow_", functors::Pow{}, target, b);
+}
+Tensor remainder_(T target, T b) { return in_place("remainder_", functors::Remainder{}, target, b); }
+Tensor remainder_(T target, double b) {
+  check_divisor("remainder_", target, b);
+  return in_place("remainder_", functors::Remainder{}, target, b);
+}
+Tensor floor_divide_(T target, T b) { return in_place("floor_divide_", functors::FloorDivide{}, target, b); }
+Tensor floor_divide_(T target, double b) {
+  check_divisor("floor_divide_", target, b);
+  return in_place("floor_divide_", functors::FloorDivide{}, target, b);
+}
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;

@@ -1,4 +1,9 @@
 #pragma once
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -23,6 +28,9 @@ Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);
 /// a - b floor(a / b): its sign is that of b, as in Python. Of integers by zero: 0.
 Tensor remainder(const Tensor& a, const Tensor& b);
+/// The whole number at or below a / b, as Python's //: a = b floor_divide(a, b) + remainder(a, b). Of integers by zero: 0, of floats a / b.
+/// Its derivative is 0.
+Tensor floor_divide(const Tensor& a, const Tensor& b);
 /// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant; the gradient at the origin is 0. Of two integer
 /// tensors: f32.
 Tensor atan2(const Tensor& y, const Tensor& x);
@@ -43,8 +51,13 @@ Tensor maximum(const Tensor& a, double b);
 inline Tensor minimum(double a, const Tensor& b) { return minimum(b, a); }
 inline Tensor maximum(double a, const Tensor& b) { return maximum(b, a); }
 /// @}
-/// As for tensors; `b` may not be 0 for integers.
+/// @{
+/// As for tensors; a number `b` may not be 0 for integers.
 Tensor remainder(const Tensor& a, double b);
+Tensor remainder(double a, const Tensor& b);
+Tensor floor_divide(const Tensor& a, double b);
+Tensor floor_divide(double a, const Tensor& b);
+/// @}
 
 /// @{
 /// add, sub, mul and div as operators.
@@ -93,6 +106,26 @@ Tensor where(const Tensor& condition, double a, const Tensor& b);
 /// x with `value` where mask (bool, broadcast to x) is true.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
+/// A bound of clamp, from any number. Whole numbers are kept as they are, as double has not all beyond 2^53.
+struct Bound {
+  double value;        ///< the number, or the double next to it
+  std::int64_t whole;  ///< its whole part, or the end of i64 that it lies beyond
+
+  /// @{
+  /// From a number of the language.
+  template <std::floating_point Number>
+  Bound(Number number)
+      : value(number),
+        whole(!(value >= -0x1p63) ? std::numeric_limits<std::int64_t>::min()
+              : value >= 0x1p63   ? std::numeric_limits<std::int64_t>::max()
+                                  : static_cast<std::int64_t>(value)) {}
+  template <std::integral Number>
+  Bound(Number number)
+      : value(static_cast<double>(number)),
+        whole(std::in_range<std::int64_t>(number) ? static_cast<std::int64_t>(number) : std::numeric_limits<std::int64_t>::max()) {}
+  /// @}
+};
+
 /// @name Functions of each element
 /// They keep the shape. Floating dtypes; neg, abs, sign, square, relu and clamp take integers too.
 /// @{
@@ -128,12 +161,14 @@ Tensor expm1(const Tensor& x);  ///< exp(x) - 1, accurate near 0
 Tensor floor(const Tensor& x);  ///< the whole number at or below x; the derivative is 0
 Tensor ceil(const Tensor& x);   ///< the whole number at or above x; the derivative is 0
 Tensor round(const Tensor& x);  ///< the whole number next to x, halves to the even one; the derivative is 0
-/// Limited to [low, high]; the gradient passes inside and on the bounds. Throws Error if low > high.
-Tensor clamp(const Tensor& x, double low, double high);
+/// Limited to [low, high]; the gradient passes inside and on the bounds. Of integers between bounds that are not whole: f32. Throws Error
+/// if low > high, and if an integer dtype has no number between them.
+Tensor clamp(const Tensor& x, Bound low, Bound high);
 /// @}
 
 /// @{
-/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ takes floating targets. Return target.
+/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ takes floating targets; a number that divides
+/// integers may not be 0, and one that is their exponent not negative. Return target.
 Tensor add_(const Tensor& target, const Tensor& b);
 Tensor sub_(const Tensor& target, const Tensor& b);
 Tensor mul_(const Tensor& target, const Tensor& b);
@@ -142,6 +177,12 @@ Tensor add_(const Tensor& target, double b);
 Tensor sub_(const Tensor& target, double b);
 Tensor mul_(const Tensor& target, double b);
 Tensor div_(const Tensor& target, double b);
+Tensor pow_(const Tensor& target, const Tensor& b);
+Tensor pow_(const Tensor& target, double b);
+Tensor remainder_(const Tensor& target, const Tensor& b);
+Tensor remainder_(const Tensor& target, double b);
+Tensor floor_divide_(const Tensor& target, const Tensor& b);
+Tensor floor_divide_(const Tensor& target, double b);
 /// @}
 
 /// x summed over the dimensions that broadcasting `shape` to x's shape repeats: the gradient of a broadcast.

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <utility>
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
@@ -130,14 +133,26 @@ Tensor expm1(T x) {
 Tensor floor(T x) { return rounded("floor", functors::Floor{}, x); }
 Tensor ceil(T x) { return rounded("ceil", functors::Ceil{}, x); }
 Tensor round(T x) { return rounded("round", functors::Round{}, x); }
-Tensor clamp(T x, double low, double high) {
-  if (!(low <= high)) fail("clamp", fmt::format("expected low <= high but got {} and {}", low, high));
-  // Between integers lie bounds that they do not have: as an operand that is not whole, these give f32.
-  const auto is_between = [](double bound) { return std::isfinite(bound) && bound != std::floor(bound); };
-  if (!is_floating(x.dtype()) && x.dtype() != DType::boolean && (is_between(low) || is_between(high)))
-    return clamp(cast(x, DType::f32), low, high);
-  return unary("clamp", functors::Clamp{low, high}, x, Keep::input,
-               [low, high](T g, T x_) { return g * cast(logical_and(ge(x_, low), le(x_, high)), g.dtype()); });
+/// The smallest and the largest number of a dtype of integers.
+static std::pair<std::int64_t, std::int64_t> range_of(DType dtype) {
+  const auto range = []<class N>(N) {
+    return std::pair<std::int64_t, std::int64_t>(std::numeric_limits<N>::min(), std::numeric_limits<N>::max());
+  };
+  return dtype == DType::u8 ? range(std::uint8_t()) : dtype == DType::i32 ? range(std::int32_t()) : range(std::int64_t());
+}
+Tensor clamp(T x, Bound low, Bound high) {
+  functors::Clamp f{low.value, high.value};
+  if (!(f.low <= f.high) || low.whole > high.whole) fail("clamp", fmt::format("expected low <= high but got {} and {}", f.low, f.high));
+  if (!is_floating(x.dtype()) && x.dtype() != DType::boolean) {
+    // Between integers lie bounds that they do not have: as an operand that is not whole, these give f32.
+    const auto is_between = [](double bound) { return std::isfinite(bound) && bound != std::floor(bound); };
+    if (is_between(f.low) || is_between(f.high)) return clamp(cast(x, DType::f32), low, high);
+    const auto [smallest, largest] = range_of(x.dtype());
+    if (low.whole > largest || high.whole < smallest)
+      fail("clamp", fmt::format("expected bounds between which {} has a number but got {} and {}", name(x.dtype()), f.low, f.high));
+    f.whole_low = std::max(low.whole, smallest), f.whole_high = std::min(high.whole, largest);
+  }
+  return unary("clamp", f, x, Keep::input, [f](T g, T x_) { return g * cast(logical_and(ge(x_, f.low), le(x_, f.high)), g.dtype()); });
 }
 
 }  // namespace tern

@@ -64,6 +64,16 @@ TEST_CASE("The quotas of control groups count as processors") {
   CHECK(tree.memory() == no_limit);
 }
 
+TEST_CASE("There is a thread for each processor that a quota has time for") {
+  const auto threads = [](int processors, double quota) { return backend::threads_for(processors, {no_limit, quota}); };
+  CHECK(threads(8, all_processors) == 8);
+  CHECK(threads(8, 3) == 3);
+  CHECK(threads(8, 2.5) == 3);
+  CHECK(threads(8, 0.5) == 1);
+  CHECK(threads(2, 4) == 2);
+  CHECK(threads(0, all_processors) == 1);
+}
+
 TEST_CASE("The quotas of control groups of version 1 count as processors") {
   const Tree tree;
   spill(tree.root / "self", "9:memory:/batch\n3:cpu,cpuacct:/batch/job\n1:cpuset:/\n0::/\n");

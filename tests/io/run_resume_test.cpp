@@ -154,6 +154,29 @@ TEST_CASE("A run with checkpoints that is cut short while it takes its place is 
     }
 }
 
+TEST_CASE("A run without its config.json goes on, if its checkpoints are those of a run") {
+  const TempDirectory directory;
+  const fs::path path = directory / "run";
+  write_run(path);
+  fs::remove(path / "config.json");
+  {
+    RunDirectory run = RunDirectory::resume(path);
+    CHECK_FALSE(run.has_config());
+    run.restart(config("again"), 1000);
+    CHECK(run.has_config());
+    run.save_model(one_tensor(2));
+  }
+  CHECK(RunDirectory::open(path).read_config().get_string("preset") == "again");
+  RunDirectory::open(path).require_whole();
+
+  fs::remove(path / "config.json");
+  save_safetensors(path / "checkpoints/update-00000009.safetensors", one_tensor(3));
+  const auto before = contents(path);
+  CHECK(file_error([&] { RunDirectory::resume(path); }) ==
+        (path / "config.json").string() + ": is missing, and update-00000009.safetensors is no checkpoint of a run");
+  CHECK(contents(path) == before);
+}
+
 TEST_CASE("What cannot go on is refused") {
   const TempDirectory directory;
   const auto fault = [](const fs::path& path) { return file_error([&] { RunDirectory::resume(path); }); };

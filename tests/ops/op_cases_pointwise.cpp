@@ -86,30 +86,57 @@ void add_power(Rows& rows) {
   rows.push_back(power);
 }
 
+/// The sign is the divisor's.
+double modulo(double a, double b) {
+  const double r = b == 0 ? 0 : std::fmod(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+double floored(double a, double b) { return b == 0 ? 0 : std::floor(a / b); }
+
+const std::vector<DType> whole_numbers = {DType::i32, DType::i64, DType::u8, DType::boolean};
+
+/// Floats stay away from multiples of the divisor, where the result jumps.
 void add_remainder(Rows& rows) {
-  // The sign is the divisor's. Floats stay away from multiples of it, where the result jumps.
-  const auto modulo = [](double a, double b) {
-    const double r = b == 0 ? 0 : std::fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-  };
   const auto number_modulo = [=](double x) { return modulo(x, -2); };
   const Input between{{}, 2.1, 2.9}, above{{}, 1.5, 2}, below{{}, -2, -1.5}, apart{{}, -5, 5, {}, {-4, -2, 0, 2, 4}};
-  const std::vector<DType> whole_numbers = {DType::i32, DType::i64, DType::u8, DType::boolean};
-  Row rest{"remainder",
-           joined({two([](T a, T b) { return remainder(a, b); }, modulo, numeric, between, above, floats),
-                   two([](T a, T b) { return remainder(a, b); }, modulo, numeric, between, below, floats),
-                   two([](T a, T b) { return remainder(a, b); }, modulo, numeric, Input{{}, -9, 9}, Input{{}, -3, 4}, whole_numbers),
-                   with_number([](T x) { return remainder(x, -2); }, number_modulo, same, apart,
-                               {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64})})};
+  const std::vector<DType> signed_numbers = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64};
+  Row rest{
+      "remainder",
+      joined({two([](T a, T b) { return remainder(a, b); }, modulo, numeric, between, above, floats),
+              two([](T a, T b) { return remainder(a, b); }, modulo, numeric, between, below, floats),
+              two([](T a, T b) { return remainder(a, b); }, modulo, numeric, Input{{}, -9, 9}, Input{{}, -3, 4}, whole_numbers),
+              with_number([](T x) { return remainder(x, -2); }, number_modulo, same, apart, signed_numbers),
+              with_number([](T x) { return remainder(5, x); }, [](double x) { return modulo(5, x); }, same, Input{{}, 1.8, 2.4}, floats),
+              with_number([](T x) { return remainder(5, x); }, [](double x) { return modulo(5, x); }, numeric, Input{{}, -3, 4},
+                          whole_numbers)})};
   rest.dtypes = all_dtypes;
   rest.mistakes = shape_mistakes(remainder);
   rest.mistakes.push_back({[] { remainder(sample({3}, DType::i64), 0); }, {"other than 0"}});
   rows.push_back(rest);
-  Row percent{"operator%", joined({two([](T a, T b) { return a % b; }, modulo, same, between, above),
-                                   with_number([](T x) { return x % -2; }, number_modulo, same, apart)})};
+  Row percent{"operator%",
+              joined({two([](T a, T b) { return a % b; }, modulo, same, between, above),
+                      with_number([](T x) { return x % -2; }, number_modulo, same, apart),
+                      with_number([](T x) { return 5 % x; }, [](double x) { return modulo(5, x); }, same, Input{{}, 1.8, 2.4})})};
   percent.shown_name = "remainder";
   percent.mistakes = shape_mistakes([](T a, T b) { return a % b; });
   rows.push_back(percent);
+
+  Row quotient{
+      "floor_divide",
+      joined(
+          {two([](T a, T b) { return floor_divide(a, b); }, floored, numeric, between, above, floats),
+           two([](T a, T b) { return floor_divide(a, b); }, floored, numeric, between, below, floats),
+           two([](T a, T b) { return floor_divide(a, b); }, floored, numeric, Input{{}, -9, 9}, Input{{}, -3, 4}, whole_numbers),
+           with_number([](T x) { return floor_divide(x, -2); }, [](double x) { return std::floor(x / -2); }, same, apart, signed_numbers),
+           with_number([](T x) { return floor_divide(5, x); }, [](double x) { return floored(5, x); }, same, Input{{}, 1.8, 2.4}, floats),
+           with_number([](T x) { return floor_divide(5, x); }, [](double x) { return floored(5, x); }, numeric, Input{{}, -3, 4},
+                       whole_numbers)})};
+  for (Case& op : quotient.cases) op.twice = false;  // the derivative is 0 and depends on nothing
+  quotient.dtypes = all_dtypes;
+  quotient.mistakes = shape_mistakes(floor_divide);
+  quotient.mistakes.push_back({[] { floor_divide(sample({3}, DType::i64), 0); }, {"other than 0"}});
+  quotient.mistakes.push_back({[] { floor_divide(sample({3}, DType::u8), -1); }, {"u8", "-1"}});
+  rows.push_back(quotient);
 }
 
 void add_atan2(Rows& rows) {
@@ -152,9 +179,50 @@ void add_operators(Rows& rows) {
               with_number([](T x) { return 3 / x; }, [](double x) { return 3 / x; }, divided, Input{{}, 1, 4})}));
 }
 
+/// Shapes of targets, and of what broadcasts to them.
+const std::vector<std::pair<Shape, Shape>> targets = {{{0}, {0}}, {{1}, {1}},    {{31}, {31}},     {{33}, {33}},    {{1025}, {1025}},
+                                                      {{}, {}},   {{3, 5}, {5}}, {{3, 5}, {3, 1}}, {{2, 3, 4}, {}}, {{33, 31}, {31}}};
+
+/// Powers, remainders and quotients in place.
+void add_divided_in_place(Rows& rows) {
+  const auto in_place = [&](const char* name, Tensor (*f)(T, T), double (*g)(double, double), Tensor (*with)(T, double),
+                            const std::vector<std::pair<Input, Input>>& operands, double number) {
+    Row row{name, {}};
+    row.dtypes = numbers;
+    row.differentiable = false;
+    row.slack = 4;  // of a power
+    for (const auto& [target, other] : targets)
+      for (const bool is_whole : {false, true}) {
+        auto [a, b] = operands[is_whole];
+        a = like(a, target), a.edited = true;
+        row.cases.push_back({{a, like(b, other)},
+                             [=](const Arguments& in) -> Tensors { return {f(in[0], in[1])}; },
+                             [=](const References& in) { return one(zip(in[0], in[1], in.dtype, g)); },
+                             is_whole ? integers : floats});
+        row.cases.push_back({{a},
+                             [=](const Arguments& in) -> Tensors { return {with(in[0], number)}; },
+                             [=](const References& in) { return one(map(in[0], in.dtype, [=](double x) { return g(x, number); })); },
+                             is_whole ? integers : floats});
+      }
+    row.mistakes = {{[=] { f(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
+                    {[=] { f(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}},
+                    {[=] { with(sample({3}, DType::i64), 0.5); }, {"i64", "0.5"}},
+                    {[=] { with(sample({3}, DType::boolean), 1); }, {"bool"}}};
+    rows.push_back(row);
+  };
+  const std::pair<Input, Input> apart = {Input{{}, 2.1, 2.9}, Input{{}, 1.5, 2}}, whole = {Input{{}, -9, 9}, Input{{}, -3, 4}};
+  in_place("pow_", pow_, [](double a, double b) { return std::pow(a, b); }, pow_, {{nonzero, any}, {Input{{}, -3, 4}, Input{{}, 0, 4}}}, 3);
+  rows.back().mistakes.push_back({[] { pow_(sample({3}, DType::i32), -1); }, {"0 or more", "-1"}});
+  in_place("remainder_", remainder_, modulo, remainder_, {apart, whole}, 3);
+  rows.back().mistakes.push_back({[] { remainder_(sample({3}, DType::i32), 0); }, {"other than 0"}});
+  in_place(
+      "operator%=", [](T a, T b) -> Tensor { return a %= b; }, modulo, [](T a, double b) -> Tensor { return a %= b; }, {apart, whole}, 3);
+  rows.back().shown_name = "remainder_";
+  in_place("floor_divide_", floor_divide_, floored, floor_divide_, {apart, whole}, 3);
+  rows.back().mistakes.push_back({[] { floor_divide_(sample({3}, DType::i32), 0); }, {"other than 0"}});
+}
+
 void add_in_place(Rows& rows) {
-  const std::vector<std::pair<Shape, Shape>> targets = {{{0}, {0}}, {{1}, {1}},    {{31}, {31}},     {{33}, {33}},    {{1025}, {1025}},
-                                                        {{}, {}},   {{3, 5}, {5}}, {{3, 5}, {3, 1}}, {{2, 3, 4}, {}}, {{33, 31}, {31}}};
   const auto in_place = [&](const char* name, Tensor (*f)(T, T), double (*g)(double, double), Tensor (*with)(T, double)) {
     Row row{name, {}};
     row.dtypes = numbers;
@@ -268,6 +336,7 @@ void add_pointwise(Rows& rows) {
   add_atan2(rows);
   add_operators(rows);
   add_in_place(rows);
+  add_divided_in_place(rows);
   add_swiglu(rows);
   add_sum_to(rows);
 }

@@ -1,5 +1,6 @@
 // Results and gradients at the ends: zeros and their signs, NaN among others, bounds between integers, numbers that a dtype has not.
 #include <cmath>
+#include <limits>
 
 #include "autodiff/engine.h"
 #include "catch.h"
@@ -8,8 +9,10 @@
 #include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/indexing.h"
 #include "ops/join.h"
 #include "ops/loss.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/statistics.h"
@@ -54,12 +57,50 @@ TEST_CASE("clamp keeps integers between bounds that they do not have") {
   CHECK(list(clamp(x, -INFINITY, 1)) == Doubles{-3, 0, 1, 1, 1});
 }
 
+TEST_CASE("clamp compares integers beyond 2^53 as they are") {
+  using Longs = std::vector<std::int64_t>;
+  const std::int64_t edge = std::int64_t(1) << 53, high = std::numeric_limits<std::int64_t>::max(),
+                     low = std::numeric_limits<std::int64_t>::min();
+  const Tensor x = Tensor::from(Longs{edge + 1, edge + 3, -edge - 1, high - 1, low + 1}, {5});
+  CHECK(clamp(x, -edge, edge).to_vector<std::int64_t>() == Longs{edge, edge, -edge, edge, -edge});
+  CHECK(clamp(x, edge + 1, edge + 3).to_vector<std::int64_t>() == Longs{edge + 1, edge + 3, edge + 1, edge + 3, edge + 1});
+  CHECK(clamp(x, low + 2, high - 2).to_vector<std::int64_t>() == Longs{edge + 1, edge + 3, -edge - 1, high - 2, low + 2});
+  CHECK(clamp(x, low, high).to_vector<std::int64_t>() == x.to_vector<std::int64_t>());
+  CHECK(clamp(x, -INFINITY, INFINITY).to_vector<std::int64_t>() == x.to_vector<std::int64_t>());
+  CHECK(clamp(x, 0, std::numeric_limits<std::uint64_t>::max()).to_vector<std::int64_t>() == Longs{edge + 1, edge + 3, 0, high - 1, 0});
+  CHECK_THROWS_AS(clamp(x, edge + 1, edge), Error);
+
+  const Tensor bytes = Tensor::from(std::vector<std::uint8_t>{0, 7, 255}, {3});
+  CHECK(list(clamp(bytes, -1, 300)) == Doubles{0, 7, 255});
+  CHECK_THROWS_WITH(clamp(bytes, 300, 400), "[clamp] expected bounds between which u8 has a number but got 300 and 400");
+  CHECK_THROWS_AS(clamp(bytes, -5, -1), Error);
+}
+
 TEST_CASE("The median of a slice with a NaN is NaN, and a NaN's gradient stays with it") {
   const Tensor x = leaf({3, NAN, 1, 2, 5, 4}), y = median(reshape(x, {2, 3}), 1);
   CHECK(std::isnan(list(y)[0]));
   CHECK(list(y)[1] == 4);
   sum(y).backward();
   CHECK(list(x.grad()) == Doubles{0, 1, 0, 0, 0, 1});
+}
+
+TEST_CASE("log_softmax and softmax of a row with inf are NaN throughout, and their gradients") {
+  for (const DType dtype : floats)
+    for (const auto f : {log_softmax, softmax})
+      for (const Doubles& row : {Doubles{INFINITY, 1, 2}, {INFINITY, INFINITY, 0}, {0, INFINITY, -INFINITY}}) {
+        Doubles both = row;
+        both.insert(both.end(), {0.0, -INFINITY, 0.0});  // another row, that has a distribution
+        const Tensor x = cast(reshape(leaf(both).detach(), {2, 3}), dtype).set_requires_grad();
+        const Tensor y = f(x, 1);
+        sum(y[{0}] * 1.5 + y[{1, 0}]).backward();
+        for (int i = 0; i < 3; ++i) {
+          INFO(name(dtype) << " " << i);
+          CHECK(std::isnan(list(y)[static_cast<std::size_t>(i)]));
+          CHECK(std::isnan(list(x.grad())[static_cast<std::size_t>(i)]));
+          CHECK_FALSE(std::isnan(list(y)[static_cast<std::size_t>(i + 3)]));
+          CHECK_FALSE(std::isnan(list(x.grad())[static_cast<std::size_t>(i + 3)]));
+        }
+      }
 }
 
 TEST_CASE("cross_entropy of a NaN is NaN, wherever it stands") {
@@ -98,6 +139,21 @@ TEST_CASE("The gradients of atan2 at the origin are 0") {
   CHECK(list(g[1]) == Doubles{0, -0.5});
   for (const Tensor& second : grad({sum(g[0]) + sum(g[1])}, {y, x}))
     for (const double value : list(second)) CHECK(std::isfinite(value));
+}
+
+TEST_CASE("The gradient of pow by the exponent at a base of 0 is 0 from 0 on, and below that of an infinite power") {
+  for (const DType dtype : floats) {
+    const Tensor exponents = leaf({0, 2, 0.5, -1, -0.5}, dtype);
+    const Doubles wanted = {0, 0, 0, -INFINITY, -INFINITY};
+    CHECK(list(grad({sum(pow(zeros({5}, dtype), exponents))}, {exponents})[0]) == wanted);
+    CHECK(list(grad({sum(pow(0, exponents))}, {exponents})[0]) == wanted);
+    const Tensor missing = leaf({NAN, 1}, dtype);
+    CHECK(std::isnan(list(grad({sum(pow(0, missing))}, {missing})[0])[0]));
+  }
+  // Of second order as well.
+  const Tensor exponents = leaf({0, 2});
+  const Tensor slope = grad({sum(pow(0, exponents))}, {exponents}, {}, true)[0];
+  CHECK(list(grad({sum(slope)}, {exponents})[0]) == Doubles{0, 0});
 }
 
 TEST_CASE("The gradient of pow does not overflow on the way") {

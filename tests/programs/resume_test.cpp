@@ -262,8 +262,20 @@ TEST_CASE("A run with a damaged part says which it is, and what is left to go on
   check(newer, "", "update-00000007.safetensors: expected a safetensors file of at least 8 bytes but got 0" + left);
   check(newer, changed, left);
   check(config, slurp(config).substr(0, 40), "config.json: expected valid JSON but got an error at byte ");
-  fs::remove(config);
-  check_refused(runs.go_on(), "config.json: could not be read: No such file or directory");
+}
+
+TEST_CASE("A run that has lost its config.json goes on with the options of its checkpoint, and says so") {
+  for (const Program& program : trainers) {
+    INFO(program.name);
+    const Runs runs(program);
+    fs::remove(runs.part / "config.json");
+    const Result result = runs.go_on();
+    require_done(result);
+    CHECK(result.err.starts_with(fmt::format("{}: {}: is missing; training goes on with the options in update-", program.name,
+                                             (runs.part / "config.json").string())));
+    check_same(runs.whole, runs.part);
+    CHECK_FALSE(contains(runs.go_on().err, "is missing"));
+  }
 }
 
 TEST_CASE("A checkpoint of the wrong kind is refused, and leaves the run as it is") {

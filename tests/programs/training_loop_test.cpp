@@ -3,7 +3,11 @@
 
 #include <cmath>
 
+#include "common/epoch_loop.h"
+#include "nn/layers.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/indexing.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "support.h"
@@ -51,7 +55,63 @@ void check_norms(const std::vector<Json>& log) {
   }
 }
 
+/// Four epochs of an update each. After the second one a weight is NaN that neither the loss nor the validation reads.
+class Spoilt : public Trainable {
+ public:
+  Spoilt()
+      : net_(2, 1, false),
+        loop_([this](const Tensors&) { return sum(net_.weight[{0, 0}]); },
+              std::make_unique<train::SGD>(nn::parameters(net_), train::SGDOptions{}),
+              {.lr = 0.1, .lr_factor = [](std::int64_t) { return 1.0; }, .updates = 4, .unit = "examples"}, cpu) {}
+  TrainingLoop& loop() override { return loop_; }
+  void run_epoch(std::int64_t epoch, std::int64_t, const std::function<void()>& after_update) override {
+    loop_.begin_epoch();
+    loop_.step(Tensors{}, 1);
+    const NoGrad scope;
+    if (epoch == 1) fill_(net_.weight[{0, 1}], NAN);
+    after_update();
+    loop_.end_epoch();
+  }
+  Validation validate(std::int64_t epochs, bool) override { return {.rank = std::pair(static_cast<double>(epochs), 0.0)}; }
+  void report(std::int64_t, const Validation&) override {}
+  const nn::Module& model() const override { return net_; }
+
+ private:
+  nn::Linear net_;
+  TrainingLoop loop_;
+};
+
 }  // namespace
+
+TEST_CASE("Weights that are not finite replace no model and no checkpoint") {
+  const TempDirectory directory;
+  TrainingRun run("test", directory / "run", io::JsonObject());
+  Spoilt training;
+  CHECK(message_of<std::runtime_error>([&] { EpochLoop(training, &run, {}).run(); }) ==
+        "the weights are not finite after update 2 of 4: train anew with a --lr below 0.1, or with --clip 1");
+  CHECK(io::load_safetensors_metadata(run.directory().model()).at("epoch") == "1");
+  const auto files = io::RunDirectory::require_checkpoints(directory / "run");
+  CHECK(files.back().update == 1);
+}
+
+TEST_CASE("A loss that is not finite is seen at its update") {
+  Loop at(0);
+  at.loop.begin_epoch();
+  at.loop.step({Tensor::from(std::vector<float>{3, 4}, {2})}, 1);
+  CHECK(message_of<std::runtime_error>([&] { at.loop.step({Tensor::from(std::vector<float>{INFINITY, 4}, {2})}, 1); }) ==
+        "the loss stopped being finite at update 2 of 8: train anew with a --lr below 0.1, or with --clip 1");
+  // Of a validation, whose weights the last update has made.
+  Loop after(1);
+  after.loop.begin_epoch();
+  after.loop.step({Tensor::from(std::vector<float>{3, 4}, {2})}, 1);
+  CHECK(message_of<std::runtime_error>([&] { after.loop.require_finite(NAN); }) ==
+        "the loss is not finite after update 1 of 8: train anew with a --lr below 0.1");
+  // Two updates on, where nobody has looked.
+  after.loop.skip();
+  after.loop.skip();
+  CHECK(message_of<std::runtime_error>([&] { after.loop.require_finite(INFINITY); }) ==
+        "the loss stopped being finite between the updates 2 and 3 of 8: train anew with a --lr below 0.1");
+}
 
 TEST_CASE("The log has the norm of gradients before they are clipped") {
   for (const double clip : {1.0, 100.0}) check_norms(log_of(clip, cpu));

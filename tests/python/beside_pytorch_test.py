@@ -74,8 +74,7 @@ def test_functions_of_special_values(name, dtype):
     x = torch.tensor(SPECIAL, dtype=getattr(torch, dtype))
     ours, theirs = getattr(tern, name), OF_ONE[name]
     beside(ours, theirs, [x], gradients=False)
-    if name != "tanh":  # which loses the sign of a zero in f32
-        beside(lambda x: 1 / ours(x), lambda x: 1 / theirs(x), [x], gradients=False)
+    beside(lambda x: 1 / ours(x), lambda x: 1 / theirs(x), [x], gradients=False)
     beside(ours, theirs, [given((4, 5), dtype).T.abs()])
     beside(lambda x: ours(tern.flip(x)), lambda x: theirs(x.flip(0, 1)), [given((4, 5), dtype).abs()])
 
@@ -96,6 +95,30 @@ def test_reductions_of_special_values(dtype):
     for p in (0.5, 1.5, 2, 3, math.inf):
         beside(lambda x: tern.norm(x, 1, p=p), lambda x: torch.linalg.vector_norm(x, p, dim=1), [x[1:2]])
         beside(lambda x: tern.norm(x, 1, p=p), lambda x: torch.linalg.vector_norm(x, p, dim=1), [x[2:3]], gradients=p < math.inf)
+
+
+ROWS = [[math.inf, 1.0, 2.0], [math.inf, math.inf, 0.0], [0.0, -math.inf, math.inf], [-math.inf] * 3, [math.nan, 1.0, 2.0], [-math.inf, 1.0, 2.0]]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_softmax_of_special_values(dtype):
+    x = torch.tensor(ROWS, dtype=getattr(torch, dtype))
+    beside(lambda x: tern.softmax(x, 1), lambda x: x.softmax(1), [x])
+    beside(lambda x: tern.log_softmax(x, 1), lambda x: x.log_softmax(1), [x])
+    beside(lambda x: tern.log_softmax(x, 0), lambda x: x.log_softmax(0), [x.T])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_cross_entropy_of_special_values(dtype, label_smoothing):
+    x = torch.tensor(ROWS, dtype=getattr(torch, dtype))
+    for target in range(3):
+        targets = torch.full((len(ROWS),), target)
+        beside(
+            lambda x: tern.cross_entropy(x, to_tern(targets), label_smoothing=label_smoothing, reduction="none"),
+            lambda x: F.cross_entropy(x, targets, label_smoothing=label_smoothing, reduction="none"),
+            [x],
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
@@ -129,6 +152,45 @@ def test_integers_wrap(dtype):
     for ours, theirs in [(tern.add, torch.add), (tern.mul, torch.mul), (tern.sub, torch.sub)]:
         beside(ours, theirs, [a, b])
     beside(lambda x: tern.clamp(x, 0.5, 2.5), lambda x: x.clamp(0.5, 2.5), [given((9,), dtype)])
+    beside(lambda x: tern.clamp(x, 1, 4), lambda x: x.clamp(1, 4), [given((9,), dtype)])
+
+
+def test_clamp_of_integers_beyond_float64():
+    edge, last = 2**53, 2**63 - 1
+    x = torch.tensor([0, edge + 1, edge + 3, -edge - 1, last - 1, -last])
+    for low, high in [(-edge, edge), (edge + 1, edge + 3), (-last + 2, last - 2), (-last - 1, last), (last, last)]:
+        beside(lambda x: tern.clamp(x, low, high), lambda x: x.clamp(low, high), [x])
+
+
+QUOTIENTS = {
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "**": lambda a, b: a**b,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_operators_with_tensors_and_numbers(name, dtype):
+    f = QUOTIENTS[name]
+    a, b = given((40,), dtype), given((40,), dtype, 1)
+    if dtype in INTEGERS:
+        b = b.abs() + 1
+    if name == "**":
+        a = a.abs()
+    gradients = name != "//"  # where PyTorch has none, and ours is 0; nor has it one of number % x
+    beside(f, f, [a, b], gradients)
+    for number in (3, 0.75) if dtype in FLOATS else (3,):
+        beside(lambda x: f(x, number), lambda x: f(x, number), [a], gradients)
+        beside(lambda x: f(number, x), lambda x: f(number, x), [b], name == "**")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floor_division_of_special_values(dtype):
+    values = SPECIAL + [1.0, 0.1, 0.2, 6.0, 3.0, -0.3, 1e-3]
+    a, b = (x.flatten() for x in torch.meshgrid(*[torch.tensor(values, dtype=getattr(torch, dtype))] * 2, indexing="ij"))
+    beside(lambda a, b: a // b, lambda a, b: a // b, [a, b], gradients=False)
+    beside(lambda a, b: 1 / (a // b), lambda a, b: 1 / (a // b), [a, b], gradients=False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -136,6 +198,9 @@ def test_gradients_at_the_origin(dtype):
     x, y = (torch.tensor(values, dtype=getattr(torch, dtype)) for values in ([0.0, 1.0, 0.0], [0.0, 0.0, -2.0]))
     beside(tern.atan2, torch.atan2, [x, y])
     beside(tern.pow, torch.pow, [given((5,), dtype).abs(), given((5,), dtype, 1)])
+    base, exponent = (torch.tensor(v, dtype=getattr(torch, dtype)) for v in ([0.0, 0.0, -0.0, 0.0, -0.0, 2.0], [0.0, 2.0, 0.5, -1.0, -2.0, 0.0]))
+    beside(tern.pow, torch.pow, [base, exponent])
+    beside(lambda x: tern.pow(0.0, x), lambda x: torch.pow(0.0, x), [exponent])
 
 
 @pytest.mark.parametrize("weights", [[-1.0, 2.0], [math.nan, 1.0], [math.inf, 1.0], [0.0, 0.0]])

@@ -18,7 +18,8 @@ LARGE = 2**53 + 1  # float64 has its neighbours alone
         lambda x: x**LARGE,
         lambda x: x % LARGE,
         lambda x: tern.add(x, LARGE),
-        lambda x: tern.clamp(x, 0, LARGE),
+        lambda x: tern.clamp(x, 0, 2**63 + 1),
+        lambda x: x // LARGE,
         lambda x: tern.where(x == 1, x, LARGE),
         lambda x: tern.where(x == 1, LARGE, x),
         lambda x: tern.masked_fill(x, x == 1, LARGE),
@@ -44,6 +45,8 @@ def test_whole_numbers_that_float64_has_are_exact():
     assert (x + 2**53).tolist() == [2**53 + 1, 2**53 - 1]
     assert (x * 2**62).tolist() == [2**62, -(2**62)]
     assert (x + True).tolist() == [2, 0]
+    assert tern.clamp(tern.tensor([0, LARGE + 2]), LARGE, LARGE + 1).tolist() == [LARGE, LARGE + 1]
+    assert tern.clamp(tern.tensor([LARGE, -LARGE]), -(2**53), 2**53).tolist() == [2**53, -(2**53)]
     assert (tern.tensor([0]) + tern.tensor(LARGE)).tolist() == [LARGE]
 
 

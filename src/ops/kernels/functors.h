@@ -1,5 +1,6 @@
 #pragma once
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "ops/kernels/math.h"
@@ -147,11 +148,15 @@ struct Softplus {
   }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return math::sigmoid(T(beta) * x); }
 };
-/// NaN passes; the derivative is 1 inside and on the bounds.
+/// NaN passes; the derivative is 1 inside and on the bounds. Integers have bounds of their own, in T's range: double has not all of i64.
 struct Clamp {
   static constexpr bool integral = true, transcendental = false;
   double low, high;
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return double(x) < low ? T(low) : double(x) > high ? T(high) : x; }
+  std::int64_t whole_low = 0, whole_high = 0;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const {
+    if constexpr (std::is_integral_v<T>) return x < T(whole_low) ? T(whole_low) : x > T(whole_high) ? T(whole_high) : x;
+    else return double(x) < low ? T(low) : double(x) > high ? T(high) : x;
+  }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return double(x) >= low && double(x) <= high ? T(1) : T(0); }
 };
 
@@ -236,6 +241,23 @@ struct Remainder {
     } else r = std::fmod(a, b);
     if constexpr (std::is_unsigned_v<T>) return r;
     else return r != T(0) && (r < T(0)) != (b < T(0)) ? T(r + b) : r;
+  }
+};
+/// floor(a / b) of the exact quotient, as Python's //: a / b itself may round up to the next whole number. Of integers by zero 0.
+struct FloorDivide {
+  static constexpr bool transcendental = true;
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      const T quotient = Div{}(a, b);
+      return b != T(0) && (a < T(0)) != (b < T(0)) && Mul{}(quotient, b) != a ? T(quotient - 1) : quotient;
+    } else {
+      if (b == T(0)) return a / b;
+      const T rest = std::fmod(a, b), quotient = (a - rest) / b - (rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(1) : T(0));
+      if (quotient == T(0)) return std::copysign(T(0), a / b);
+      // Whole but for the rounding of the division.
+      const T below = std::floor(quotient);
+      return quotient - below > T(0.5) ? below + T(1) : below;
+    }
   }
 };
 /// The angle of the point (b, a), in [-pi, pi]; the op asks for none of integers.

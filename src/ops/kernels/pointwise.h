@@ -13,7 +13,7 @@ using Unary = std::variant<functors::Neg, functors::Abs, functors::Sign, functor
                            functors::Sigmoid, functors::Relu, functors::Gelu, functors::GeluTanh, functors::Silu, functors::Softplus,
                            functors::Clamp, functors::Floor, functors::Ceil, functors::Round, functors::Log1p, functors::Expm1>;
 using Binary = std::variant<functors::Add, functors::Sub, functors::Mul, functors::Div, functors::Pow, functors::Minimum, functors::Maximum,
-                            functors::Remainder, functors::Atan2>;
+                            functors::Remainder, functors::FloorDivide, functors::Atan2>;
 using Compare = std::variant<functors::Eq, functors::Ne, functors::Lt, functors::Le, functors::Gt, functors::Ge>;
 
 /// Calls f with the functor that a Unary, Binary or Compare holds. Comparisons in a row and not std::visit, whose table of pointers
@@ -56,7 +56,7 @@ void swiglu_grad(Cuda, const View& g, const View& gate, const View& x, const Vie
 
 /// y = f(a, b), Note [Operands]: views have y's shape (broadcast dimensions have stride 0) and dtype, and any strides; at
 /// most one operand is a number. Numeric dtypes; y may be one of the views themselves. Integer div truncates as C++ does
-/// (by zero: 0); integer pow multiplies. minimum and maximum give NaN where an operand is NaN.
+/// (by zero: 0), and floor_divide does not; integer pow multiplies. minimum and maximum give NaN where an operand is NaN.
 void binary(Cpu, const Binary& f, const Operand& a, const Operand& b, const View& y);
 void binary(Cuda, const Binary& f, const Operand& a, const Operand& b, const View& y);
 
