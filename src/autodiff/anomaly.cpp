@@ -25,8 +25,8 @@ std::string running_module() {
   return path && !path->empty() ? fmt::format("{} ({})", *path, scope->type) : scope->type;
 }
 
-/// As running_module(), and without names by a search from the outermost module that runs. A search that fails gives the type alone, and
-/// is of no module itself.
+/// As running_module(), but without names it searches the tree of the outermost running module. A search that fails returns the type alone,
+/// and its own failure names no module.
 static std::string failing_module() {
   const ModuleFrame* const scope = context().scope;
   std::string known = running_module();
@@ -36,21 +36,21 @@ static std::string failing_module() {
   try {
     for (const ModuleFrame* root = scope; root; root = root->outer)
       if (std::string found = root->find_path ? root->find_path(root->module, scope->module) : ""; !found.empty()) path = std::move(found);
-  } catch (const std::exception&) {  // of a visit; the failure at hand is the one to report
+  } catch (const std::exception&) {  // from a visit; the original failure is the one to report
   }
   return path.empty() ? known : fmt::format("{} ({})", path, scope->type);
 }
 [[maybe_unused]] static const bool failures_name_modules = (backend::failing_place = failing_module, true);
 
-/// The numbers in a tensor that are not finite.
-struct Faults {
+/// Counts of the elements of a tensor that are not finite.
+struct NonFiniteCounts {
   bool nan = false, inf = false;
   explicit operator bool() const { return nan || inf; }
   const char* name() const { return nan ? "a NaN" : "an Inf"; }
 };
 
-static Faults faults_in(const Tensor& x) {
-  Faults faults;
+static NonFiniteCounts count_non_finite(const Tensor& x) {
+  NonFiniteCounts faults;
   if (!x.defined() || !is_floating(x.dtype())) return faults;
   dispatch_floats(x.dtype(), "anomaly", [&]<class T>() {
     for (const T element : x.to_vector<T>()) {
@@ -64,10 +64,10 @@ static Faults faults_in(const Tensor& x) {
 
 static std::string in_module(const std::string& module) { return module.empty() ? "" : " in module " + module; }
 
-/// Ops that put a number where they are told to, of which -Inf is the usual one.
+/// Ops that write a given number, usually -Inf.
 static bool places_numbers(std::string_view op) { return op == "masked_fill" || op == "pad" || op == "where"; }
 
-/// A view makes no numbers. Ops take views of a result's memory before their kernel has written it, and find any bits there.
+/// Views compute no elements. Ops take views of a result before their kernel has written it, when it may hold any bits.
 static bool is_view(const Tensor& y, const TensorList& inputs) {
   return std::any_of(inputs.begin(), inputs.end(),
                      [&](const Tensor& x) { return x.defined() && x.impl().storage.get() == y.impl().storage.get(); });
@@ -76,20 +76,20 @@ static bool is_view(const Tensor& y, const TensorList& inputs) {
 void detail::check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs) {
   for (const Tensor& y : outputs) {
     if (!y.defined() || is_view(y, inputs)) continue;
-    const Faults faults = faults_in(y);
+    const NonFiniteCounts faults = count_non_finite(y);
     if (!faults) continue;
-    const auto has_inf = [](const Tensor& x) { return faults_in(x).inf; };
+    const auto has_inf = [](const Tensor& x) { return count_non_finite(x).inf; };
     if (!faults.nan && (places_numbers(op) || std::any_of(inputs.begin(), inputs.end(), has_inf))) continue;
     const std::string message = fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", op,
                                             in_module(running_module()), faults.name(), to_string(y.shape()));
-    const ScopedValue<const ModuleFrame*> outside(context().scope, nullptr);  // the message has the module
+    const ScopedValue<const ModuleFrame*> outside(context().scope, nullptr);  // the message already names the module
     fail(op, message);
   }
 }
 
 void check_gradients(const Node& node, const Tensors& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i)
-    if (const Faults faults = faults_in(gradients[i]))
+    if (const NonFiniteCounts faults = count_non_finite(gradients[i]))
       fail(node.op, fmt::format("expected finite numbers but the backward of '{}'{} made {} in the gradient of its "
                                 "input {}, shape {}",
                                 node.op, in_module(node.module), faults.name(), i, to_string(gradients[i].shape())));

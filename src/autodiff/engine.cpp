@@ -14,14 +14,14 @@ namespace tern {
 
 namespace {
 
-/// A node's output whose gradient is asked for.
+/// Output of a node whose gradient is required.
 struct Wanted {
   const Node* node;
   std::uint32_t output;
-  std::size_t input;  ///< which of grad()'s inputs
+  std::size_t input;  ///< index of grad()'s input
 };
 
-/// The observers' view of a node's backward function.
+/// Reports a node's backward function to observers.
 class ObservedBackward : backend::ObservedScope {
  public:
   explicit ObservedBackward(const Node& node) {
@@ -33,8 +33,8 @@ class ObservedBackward : backend::ObservedScope {
   double bytes = 0;
 };
 
-/// The gradients of a node's inputs. In anomaly mode they are searched here, and not in the ops that backward is written
-/// in: so it is the op of the forward pass, and its module, that an error names.
+/// Gradients of a node's inputs. In anomaly mode they are checked here, not in the ops that backward is written in, so an error names the
+/// op of the forward pass and its module.
 Tensors gradients_of(Node& node, const Backward& call) {
   if (!context().anomaly) return node.backward(call);
   const ScopedValue<bool> unsearched(context().anomaly, false);
@@ -43,7 +43,7 @@ Tensors gradients_of(Node& node, const Backward& call) {
   return results;
 }
 
-/// gradients_of, and what observers learn of it.
+/// gradients_of, reported to observers.
 Tensors observed_gradients_of(Node& node, const Backward& call) {
   if (!backend::observer) [[likely]]
     return gradients_of(node, call);
@@ -65,11 +65,11 @@ class Pass {
     slot = slot.defined() ? detail::sum_of_gradients(slot, gradient) : gradient;
   }
 
-  /// The pass goes no further than to what is wanted.
+  /// Makes the pass stop at the nodes whose gradients are required.
   void end_at_wanted() { ends_at_wanted_ = true; }
 
-  /// Nodes in descending order of recording: when one is reached, all that it feeds has been. Source of the order:
-  /// a node can only use outputs of nodes recorded before it.
+  /// Runs the pass over nodes in descending sequence order: when a node is reached, all nodes that use its outputs have been, because a
+  /// node can only use outputs of nodes recorded before it.
   Tensors run(std::size_t inputs) {
     Tensors results(inputs);
     while (!queue_.empty()) {
@@ -90,7 +90,7 @@ class Pass {
  private:
   static bool earlier(const Ref<Node>& a, const Ref<Node>& b) { return a->sequence < b->sequence; }
 
-  /// The gradients that have arrived at the outputs of a node, which is in the queue from then on.
+  /// Gradients that have arrived at the outputs of a node; adds the node to the queue.
   Tensors& visit(const Ref<Node>& node) {
     auto [place, is_new] = buffers_.try_emplace(node.get());
     if (is_new) {
@@ -120,7 +120,7 @@ class Pass {
       if (node->next[i].node && results[i].defined()) feed(node->next[i], results[i]);
   }
 
-  /// All that the pass has for the leaf is in its sink, or arrives now.
+  /// Finishes a leaf: all its gradients of this pass are in its sink, or are `gradient`.
   void finish_leaf(const Ref<Node>& node, const Tensor& leaf, const Tensor& gradient) {
     if (gradient.defined() && (gradient.shape() != leaf.shape() || gradient.dtype() != leaf.dtype()))
       fail("backward", fmt::format("expected a gradient of shape {}, {} for a leaf but got {}, {}", to_string(leaf.shape()),
@@ -135,12 +135,12 @@ class Pass {
   std::vector<Wanted> wanted_;
   bool accumulate_, retain_graph_, ends_at_wanted_ = false;
   LeafWriter leaves_;
-  std::vector<Ref<Node>> deferred_;  ///< of leaves that wait for sums to be ready
+  std::vector<Ref<Node>> deferred_;  ///< nodes of leaves that wait for deferred sums
   std::unordered_map<Node*, Tensors> buffers_;
   std::vector<Ref<Node>> queue_;
 };
 
-/// The likely reason, for messages, why there is no graph.
+/// Likely reason for a missing graph, for messages.
 std::string unrecorded_by_jvp() {
   return context().tangents_only ? ": jvp records nothing, but where the function calls vjp() or opens GradMode(true)" : "";
 }
@@ -155,7 +155,7 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
     if (!wanted_edges.back().node) fail("grad", fmt::format("expected input {} to require a gradient", i) + unrecorded_by_jvp());
     wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});
   }
-  // Within jvp the gradients carry tangents. Leaves' sinks, and flat buffers under them, have no room for these.
+  // Within jvp the gradients carry tangents, which leaves' sinks and flat buffers cannot hold.
   const auto any_carries = [](const TensorList& list) { return std::any_of(list.begin(), list.end(), detail::carries_tangent); };
   const bool is_followed = context().forward && context().grad && (any_carries(outputs) || any_carries(grad_outputs));
   if (is_followed && accumulate)
@@ -194,7 +194,7 @@ Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Ten
     tangents->find(inputs, reference);
     return Tensors(inputs.size());
   }
-  // The reference gets handles of its own, at which the pass ends: one input may be computed from another.
+  // The reference gets separate handles, at which the pass ends: one input may be computed from another.
   Tensors own = inputs, outputs;
   std::vector<Wanted> wanted;
   std::vector<Edge> wanted_edges;

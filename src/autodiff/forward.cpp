@@ -13,27 +13,27 @@ namespace tern {
 
 // Note [Tangents]
 // While jvp runs a function, a tensor may carry its tangent: the derivative of its elements along the tangents of the function's inputs.
-// `record`, through which every op with a derivative goes, gives the outputs their tangents as soon as the op has run. No graph is made:
-// a tangent lives as long as its tensor, and so memory does not grow with the depth of the function.
+// `record`, which every op with a derivative calls, sets the tangents of the outputs as soon as the op has run. No graph is built: a
+// tangent lives as long as its tensor, so memory does not grow with the depth of the function.
 //
-// No op has a second derivation for this. An op's backward is linear in the gradient u that arrives, g(u) = J^T u, and is written in ops.
-// So it is called with a u of zeros, recorded, and the gradient of <g(u), t> with respect to u is J t: the transposition of one op, whose
-// little graph ends with it (Townsend's trick, autodiff/functional.h, for one op at a time). That costs a backward of the op and one of
-// this backward. Families for which less will do name a rule of autodiff/forward.h. A fused op, whose backward hands its plain reference to
-// vjp(call, inputs, reference) where it is recorded, gets the tangents of that reference.
+// No op needs a second derivation for this. An op's backward is linear in the incoming gradient u, g(u) = J^T u, and is written in ops. So
+// it is called with a u of zeros, recorded, and the gradient of <g(u), t> with respect to u is J t: the transpose of one op, whose small
+// graph is freed right after (Townsend's trick, autodiff/functional.h, for one op at a time). That costs a backward of the op and one of
+// this backward. Families with a cheaper way name a rule of autodiff/forward.h. A fused op, whose backward calls vjp(call, inputs,
+// reference) with its plain reference when it is recorded, gets the tangents of that reference.
 //
-// NoGrad ends tangents as it ends graphs: what is computed there is a constant. Recording and tangents are apart in the context: with
-// `tangents_only` ops carry tangents, and are not recorded. So jvp runs a function, and so backward runs within it: a backward pass within
-// jvp gives gradients that carry their tangents, which are Hessian-vector products.
+// NoGrad stops tangents as it stops recording: what is computed there is a constant. Recording and tangents are separate in the context:
+// with `tangents_only` ops carry tangents, and are not recorded. jvp runs its function so, and backward passes within jvp run so too: their
+// gradients carry tangents, which are Hessian-vector products.
 //
-// A jvp within a jvp is a level within a level. What computes the tangents of a level runs at the levels outside of it alone: the tangents
-// of the inner one then carry tangents of the outer one, and never the reverse.
+// A jvp within a jvp is a level within a level. The tangents of a level are computed at the levels outside of it only: tangents of the
+// inner level then carry tangents of the outer one, and never the reverse.
 
-/// The tangents of a tensor, that of the innermost level first.
+/// Tangents of a tensor, that of the innermost level first.
 struct Tangent final : RefCounted {
-  Ref<ForwardLevel> level;  ///< owned, so that no other level gets its address while the tangent lives
+  Ref<ForwardLevel> level;  ///< owned, so that no other level gets its address during the tangent's lifetime
   Tensor value;
-  std::uint32_t version = 0;  ///< of the tensor that carries it
+  std::uint32_t version = 0;  ///< version of the tensor that carries it
   Ref<Tangent> next;
 };
 
@@ -44,7 +44,7 @@ const Tangent* tangents_of(const Tensor& x) {
   return state ? static_cast<const Tangent*>(state->tangents.get()) : nullptr;
 }
 
-/// Zeros like x in the memory of one number.
+/// Zeros of x's shape in the memory of one element.
 Tensor zero_like(const Tensor& x) {
   const Tensor zero = empty({}, x.dtype(), x.device());
   detail::fill_gradient(zero, 0);
@@ -53,7 +53,7 @@ Tensor zero_like(const Tensor& x) {
 
 bool is_alike(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && a.dtype() == b.dtype(); }
 
-/// The node that backward sees. What the op saved is constant for it, its own output too.
+/// Node that backward sees. The saved tensors are constants for it, even its own output.
 struct OneCall final : Node {
   OneCall(const char* name, std::span<const Tensor> tensors) : Node(name) {
     saved.reserve(tensors.size());
@@ -62,7 +62,7 @@ struct OneCall final : Node {
   Tensors backward(const Backward&) override { return {}; }
 };
 
-/// The tangents of a call's outputs at one level, run at the levels outside of it.
+/// Computes the tangents of a call's outputs at one level; runs at the levels outside of it.
 class Rules {
  public:
   Rules(const detail::TangentCall& call, ForwardLevel& level, const Tensors& tangents) : call_(call), level_(level), tangents_(tangents) {}
@@ -207,7 +207,7 @@ void detail::ReferenceTangents::find(const Tensors& inputs, const std::function<
 }
 
 void detail::carry_tangents(const TangentCall& call) {
-  std::vector<ForwardLevel*> levels;  // the outermost comes first: what is saved then carries the tangents that the next one takes along
+  std::vector<ForwardLevel*> levels;  // outermost first: saved tensors then carry the tangents that the next level needs
   for (ForwardLevel* level = context().forward; level; level = level->outer.get()) levels.insert(levels.begin(), level);
   const NoAutocast as_the_op_chose;
   const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);

@@ -15,7 +15,7 @@ Tensor zeros_as(const Tensor& x) {
   return result;
 }
 
-/// Throws unless there is a vector for each tensor, and each that is defined has its form.
+/// Throws unless there is a vector for each tensor, and each defined one has its tensor's shape and dtype.
 void check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors) {
   if (vectors.size() != tensors.size())
     fail(where, fmt::format("expected {} {}s, one for each, but got {}", tensors.size(), what, vectors.size()));
@@ -23,14 +23,14 @@ void check_vectors(const char* where, const char* what, const Tensors& vectors, 
     const Tensor &v = vectors[i], &x = tensors[i];
     if (!v.defined()) continue;
     if (!x.defined() || !is_floating(x.dtype()))
-      fail(where, fmt::format("expected no {} of number {}, which is no floating tensor", what, i));
+      fail(where, fmt::format("expected an undefined {} {} for a tensor that is not floating", what, i));
     if (v.shape() != x.shape() || v.dtype() != x.dtype() || v.device() != x.device())
       fail(where, fmt::format("expected {} {} of {} {} on {} but got {} {} on {}", what, i, name(x.dtype()), to_string(x.shape()),
                               to_string(x.device()), name(v.dtype()), to_string(v.shape()), to_string(v.device())));
   }
 }
 
-/// f of leaves of its own, and the floating outputs that depend on them.
+/// f of separate leaves, and its floating outputs that depend on them.
 struct Call {
   Tensors leaves, wanted, outputs;
   std::vector<std::size_t> dependent;
@@ -53,7 +53,7 @@ struct Call {
   }
 };
 
-/// The jvp that this one, or a vjp, runs in, unless it is a constant there.
+/// The jvp in which this jvp or vjp runs, unless it is a constant there.
 ForwardLevel* surrounding_level() { return context().grad ? context().forward : nullptr; }
 
 }  // namespace

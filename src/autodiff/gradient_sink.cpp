@@ -11,10 +11,10 @@
 
 namespace tern {
 
-/// The marks that a thread made, in its context. Those of other threads' leaves, or of leaves that have ended, are null by now.
+/// Entries of lazy zeros that a thread made, in its context. Those of leaves that are written, dropped or destroyed are null.
 struct GradientSink::LazyZerosOfThread final : RefCounted {
   std::vector<Ref<LazyZeros>> marks;
-  std::size_t next_sweep = 64;  ///< number of marks at which null ones are taken out
+  std::size_t next_sweep = 64;  ///< number of entries at which null ones are removed
 
   static LazyZerosOfThread& get() {
     Ref<RefCounted>& list = context().lazy_zeros;
@@ -23,7 +23,7 @@ struct GradientSink::LazyZerosOfThread final : RefCounted {
   }
 };
 
-/// Zeros, by one kernel for gradients that are neighbours in memory.
+/// Writes zeros, with one kernel for gradients that are adjacent in memory.
 static void fill_with_zeros(Tensors gradients) {
   for (const Tensor& segment : contiguous_segments(std::move(gradients))) detail::fill_gradient(segment, 0);
 }
@@ -75,7 +75,7 @@ void GradientSink::add(const Tensor& incoming) {
     fail("backward", "expected no gradient for a leaf whose sink is open: a backward within a backward comes before Backward::sink");
   finish_deferred();
   if (!gradient_.defined()) {
-    // Without a graph to keep, the gradient must own its memory: the tensor that arrived may be seen elsewhere.
+    // If there is no graph to keep, the gradient must own its memory: the incoming tensor may be visible elsewhere.
     const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->references() == 1;
     gradient_ = context().grad || (is_unique && incoming.is_contiguous()) ? incoming : detail::cloned(incoming);
   } else if (context().grad) {
@@ -96,7 +96,7 @@ void GradientSink::on_ready(Hook hook) {
 
 void GradientSink::announce(const Tensor& leaf) const {
   Turn turn = wait_for_turn();
-  const auto hooks = hooks_;  // a hook may add one
+  const auto hooks = hooks_;  // copied, because a hook may add one
   turn.unlock();
   if (backend::observer) backend::tell([&](backend::Observer& told) { told.on_gradient(leaf); });
   for (const auto& hook : hooks) (*hook)(leaf);
@@ -126,7 +126,7 @@ void write_lazy_zeros() {
   Tensors gradients;
   std::vector<GradientSink::Turn> turns;
   const auto take = [&](GradientSink::LazyZeros& mark) {
-    const std::lock_guard lock(mark.mutex);  // which a thread that has the sink may wait for, so that the sink is not waited for here
+    const std::lock_guard lock(mark.mutex);  // a thread that has the sink may wait for it, so do not wait for the sink here
     GradientSink* const sink = mark.sink;
     if (!sink) return true;
     GradientSink::Turn turn = sink->try_turn();
@@ -158,7 +158,7 @@ LeafWriter::~LeafWriter() {
   if (deferred_.empty()) return;
   try {
     finish();
-  } catch (...) {  // the exception that ends the pass says more
+  } catch (...) {  // the exception that ended the pass is more informative
     for (const Opened& leaf : deferred_) leaf.sink->deferred_in_ = nullptr;
   }
 }

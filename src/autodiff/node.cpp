@@ -23,17 +23,16 @@ GradientSink& gradient_sink(const Tensor& leaf) {
   if (sink) return *sink;
   auto made = std::make_unique<GradientSink>();
   if (state.sink.compare_exchange_strong(sink, made.get(), std::memory_order_acq_rel)) return *made.release();
-  return *sink;  // another thread was faster
+  return *sink;  // another thread created it first
 }
 
 // Note [Threads and leaves]
-// Threads may run a model's forward and backward at the same time, each on a graph of its own: what they share are the leaves. A leaf's
-// accumulator, which the graphs own together, may end in one thread while another looks it up, so that both do so under a lock, and
-// the look-up takes a reference only of one that is not about to end. Gradients meet in the sink: Note [Gradient sink].
-// Not for several threads at once: a backward through one graph, and edits of a leaf (an optimizer's step, set_requires_grad) beside its
-// use.
+// Threads may run a model's forward and backward at the same time, each on its own graph; they share the leaves. A leaf's accumulator,
+// which the graphs own together, may be destroyed in one thread while another looks it up, so both take a lock, and the look-up only takes
+// a reference to one that is not about to be destroyed. Gradients meet in the sink: Note [Gradient sink]. Not allowed from several threads
+// at once: a backward through one graph, and edits of a leaf (an optimizer's step, set_requires_grad) while it is in use.
 
-/// The node at which a leaf's gradients arrive. The leaf's state does not own it: it lives as long as a graph needs it.
+/// Node at which a leaf's gradients arrive. The leaf's state does not own it: it lives as long as a graph needs it.
 struct AccumulateGrad final : Node {
   explicit AccumulateGrad(const Tensor& x) : Node("accumulate"), of(x) {}
   ~AccumulateGrad() override {
@@ -60,9 +59,8 @@ void Node::release_saved() {
 }
 
 // Note [Iterative release]
-// A node owns the nodes of its inputs, directly and through saved tensors, so that a plain destructor would recurse as
-// deep as the graph is long and overflow the stack on a chain of a million ops. Instead the outermost release works
-// through a list that the inner ones append to.
+// A node owns the nodes of its inputs, directly and through saved tensors, so a plain destructor would recurse as deep as the graph is long
+// and overflow the stack on a chain of a million ops. Instead the outermost release works through a list to which the inner ones append.
 void Node::destroy() noexcept {
   thread_local std::vector<Node*> pending;
   thread_local bool running = false;
@@ -118,7 +116,7 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
     node->next.push_back(edge_of(x));
     if (const Node* input = node->next.back().node.get()) latest = std::max(latest, input->sequence);
   }
-  // Edges to leaves seen for the first time made accumulators just now; the op comes after them.
+  // Edges to leaves seen for the first time have just created accumulators; the op's number must be higher.
   node->sequence = Node::next_sequence(latest);
   node->outputs = static_cast<std::uint32_t>(outputs.size());
   if (context().anomaly || context().names) node->module = running_module();
@@ -222,7 +220,7 @@ bool Tensor::requires_grad() const {
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
   if (!is_leaf()) fail("set_requires_grad", "expected a leaf: detach() gives one");
   if (requires_grad && !is_floating(dtype())) fail("set_requires_grad", fmt::format("expected a floating dtype but got {}", name(dtype())));
-  ensure_autograd_state(*this).requires_grad = requires_grad;  // of one that is frozen too: autograd has then met it
+  ensure_autograd_state(*this).requires_grad = requires_grad;  // also for a frozen tensor, which then has an autograd state
   return *this;
 }
 

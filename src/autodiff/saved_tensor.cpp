@@ -7,7 +7,7 @@
 
 namespace tern {
 
-/// A saved tensor as hooks packed it, and the edge that its gradient flows along.
+/// Saved tensor as hooks packed it, and the edge along which its gradient flows.
 struct Saved::Packed {
   Ref<PackedTensor> tensor;
   Edge history;
@@ -33,7 +33,7 @@ bool Saved::pack(const Tensor& x) {
   const AutogradState* state = autograd_state(x);
   const bool is_leaf = !state || !state->node;
   if (is_leaf && x.requires_grad()) return false;
-  Edge history;  // of an output of the owner itself it is the owner, to be set by unpack
+  Edge history;  // for an output of the owner this is the owner, set by unpack
   if (!is_leaf && state->requires_grad && output_ < 0) history = {state->node, state->output};
   packed_ = std::make_unique<const Packed>(Packed{context().saved_tensor_hooks->pack(detail::without_history(x)), std::move(history)});
   return true;

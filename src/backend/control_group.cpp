@@ -13,7 +13,7 @@ namespace tern::backend {
 
 namespace fs = std::filesystem;
 
-/// The next number of a file; none where there is no such file, or it says "max" or -1.
+/// Next number of a file; none if there is no such file, or it says "max" or -1.
 static std::optional<std::uint64_t> next_number(std::istream& in) {
   std::string word;
   std::uint64_t value = 0;
@@ -30,13 +30,14 @@ static void lower_memory(GroupLimits& limits, std::optional<std::uint64_t> bytes
   if (bytes) limits.memory = std::min(limits.memory, *bytes);
 }
 
-/// A quota of CPU time in a period, both in microseconds.
+/// Applies a quota of CPU time per period, both in microseconds.
 static void lower_processors(GroupLimits& limits, std::optional<std::uint64_t> quota, std::optional<std::uint64_t> period) {
   if (quota && period && *quota > 0 && *period > 0)
     limits.processors = std::min(limits.processors, static_cast<double>(*quota) / static_cast<double>(*period));
 }
 
-/// A group's limit counts for all groups within it. Inside a container the path may be the host's: its own group is then the root.
+/// Calls visit for a group and its ancestors, whose limits apply to all groups within. Inside a container the path may be the host's: then
+/// the container's group is the root.
 static void for_each_group(const fs::path& root, const fs::path& group, const std::function<void(const fs::path&)>& visit) {
   fs::path at = root;
   visit(at);

@@ -4,16 +4,16 @@
 
 namespace tern::backend {
 
-/// The limits that the control groups of a process (a container, a batch job) set.
+/// Limits of the control groups (cgroups) of a process, set by a container or a batch job.
 struct GroupLimits {
-  std::uint64_t memory;  ///< bytes; the largest number without a limit
-  double processors;     ///< CPU time a second of clock time; infinite without a limit
+  std::uint64_t memory;  ///< bytes; the largest number if there is no limit
+  double processors;     ///< CPU time per second of clock time; infinite if there is no limit
 };
 
-/// The lowest limits of the groups of version 1 or 2 that a file as /proc/self/cgroup names, beneath `root`, which is /sys/fs/cgroup.
+/// Lowest limits of the groups, of version 1 or 2, that a file like /proc/self/cgroup lists, found below `root`, usually /sys/fs/cgroup.
 GroupLimits group_limits(const std::filesystem::path& memberships, const std::filesystem::path& root);
 
-/// Of this process.
+/// Limits of this process.
 GroupLimits group_limits();
 
 /// Threads for so many processors of which the groups' limits allow a part: of a part of one, one.

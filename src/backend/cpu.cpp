@@ -17,11 +17,11 @@ namespace tern::backend {
 
 namespace {
 
-// A step asks again for the blocks that the step before has freed. Handing them back to the system in between would cost a
-// page fault for every 4 KiB that is touched again, which is more than most ops cost.
-// The memory that is kept is bounded: with that in use, twice the most that was ever in use, and 16 MiB. A step's blocks
-// are fewer than that, and stay. A size that grows from step to step would otherwise leave all of its earlier blocks behind.
-// Under AddressSanitizer nothing is kept, so that an access to freed memory is seen.
+// A training step requests the blocks that the step before has freed. Returning them to the system in between would cost a page fault for
+// every 4 KiB that is used again, which is more than most ops cost. The cached memory is bounded: together with the memory in use it is at
+// most twice the peak use, plus 16 MiB. A step's blocks are fewer than that, and stay cached. Without a bound, a size that grows from step
+// to step would leave all of its earlier blocks behind. Under AddressSanitizer nothing is cached, so that accesses to freed memory are
+// detected.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool keeps_blocks = false;
 #else
@@ -88,21 +88,21 @@ class CachingAllocator {
   struct FreeBlock {
     FreeBlock* next;
   };
-  /// Of one size.
+  /// Free blocks of one size.
   struct FreeBlocks {
     FreeBlock* head = nullptr;
-    std::size_t last_use = 0;  ///< in allocations
+    std::size_t last_use = 0;  ///< as a number of allocations
   };
   static constexpr std::size_t alignment = 64;
 
-  /// Sizes are rounded to steps of at most an eighth, so that close sizes share blocks.
+  /// Sizes are rounded up in steps of at most an eighth, so that similar sizes share blocks.
   static std::size_t round_up(std::size_t bytes) {
     std::size_t step = alignment;
     while (step * 16 < bytes) step *= 2;
     return (bytes + step - 1) / step * step;
   }
 
-  /// Memory from the system; cached blocks are released first where it has no more.
+  /// Gets memory from the system; if it has no more, cached blocks are released first.
   void* reserve(std::size_t size, std::size_t bytes) {
     const std::size_t whole = (size + alignment - 1) / alignment * alignment;
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
@@ -115,7 +115,7 @@ class CachingAllocator {
                       " are in live tensors; use a smaller batch or model, or keep fewer results of the graph alive");
   }
 
-  /// Gives free blocks back, those that were of no use for the longest time first, until there is room for one more block.
+  /// Releases cached blocks, the least recently used first, until there is room for one more block.
   void trim(std::size_t size) {
     const std::size_t max_reserved = 2 * std::max(max_allocated_, statistics_.allocated + size) + (std::size_t(16) << 20);
     while (statistics_.reserved + size > max_reserved) {
@@ -149,7 +149,7 @@ class CachingAllocator {
   std::mutex mutex_;
   MemoryObserver* observer_ = nullptr;
   std::unordered_map<std::size_t, FreeBlocks> free_;
-  std::size_t max_allocated_ = 0;  ///< since the start, whatever reset_peak did
+  std::size_t max_allocated_ = 0;  ///< since the start, regardless of reset_peak
   MemoryStatistics statistics_;
 };
 

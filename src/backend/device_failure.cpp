@@ -8,7 +8,7 @@ namespace tern::backend {
 
 namespace {
 
-/// A device's message. Waits and launches look at the flag alone.
+/// Failure of a device. Waits and launches only read the flag.
 struct Failure {
   std::atomic<bool> is_there{false};
   std::mutex mutex;
@@ -18,7 +18,7 @@ struct Failure {
 Failure* failure_of(Device device) {
   static Failure failures[max_cuda_devices];
   const bool has_one = device.type == DeviceType::cuda && device.index >= 0 && device.index < max_cuda_devices;
-  return has_one ? &failures[device.index] : nullptr;  // the CPU computes in the call, which throws itself
+  return has_one ? &failures[device.index] : nullptr;  // the CPU computes within the call, which throws by itself
 }
 
 }  // namespace

@@ -5,13 +5,13 @@
 
 namespace tern::backend {
 
-/// Marks work queued on the device as lost, as where a collective was broken off because another process had ended: waits for the device,
-/// and launches of graphs on it, throw an Error with this message from then on. The loss would go unnoticed otherwise, since the kernels
-/// after the lost one run all the same. Of several messages the first one counts, until they are cleared.
+/// Marks work queued on the device as lost, for example after a collective was aborted because another process ended: from then on, waits
+/// for the device and launches of graphs on it throw Error with this message. The loss would otherwise go unnoticed, since later kernels
+/// still run. The first of several messages counts, until they are cleared.
 void mark_failed(Device device, std::string message);
-/// Work that is queued from now on is sound.
+/// Clears the failure: work queued from now on is valid.
 void clear_failure(Device device);
-/// Throws Error with the message where the device's work is lost.
+/// Throws Error with the message if the device's work is lost.
 void throw_if_failed(Device device);
 
 }  // namespace tern::backend

@@ -5,7 +5,7 @@
 
 namespace tern::backend {
 
-/// The value of an enumeration whose name() is the text, among its values 0 to count - 1; nothing for another text.
+/// Enumerator, among the values 0 to count - 1, whose name() is the text; none for any other text.
 template <class Enum>
 std::optional<Enum> enum_of(std::string_view text, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i)

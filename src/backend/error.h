@@ -4,12 +4,12 @@
 
 namespace tern {
 
-/// A caller's mistake: shapes, dtypes, devices, indices, options. The message reads `[op] expected ... but got ...`.
+/// A mistake of the caller: shapes, dtypes, devices, indices, options. The message has the form `[op] expected ... but got ...`.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A device has no more memory; the message says what it holds.
+/// The device is out of memory; the message says what it holds.
 struct OutOfMemory : Error {
   using Error::Error;
 };

@@ -16,7 +16,7 @@ void Event::record(Stream stream) {
 
 void Event::wait(Stream stream) const {
   if (stream.device.type == DeviceType::cpu) return synchronize();
-  // An event of the CPU is reached already.
+  // An event of the CPU is already reached.
   if (device_.type == DeviceType::cuda) on_cuda("event", device_, [&](auto dev) { wait_event(dev, handle_, stream); });
 }
 

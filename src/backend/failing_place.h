@@ -3,8 +3,8 @@
 
 namespace tern::backend {
 
-/// The module whose forward runs, `blocks.0.fc (Linear)`, or "": `fail` adds it to its messages. Modules are a matter of rooms above, which
-/// set this before main runs (autodiff/anomaly.cpp) and never again; null in a program without them.
+/// Function that names the module whose forward runs, `blocks.0.fc (Linear)`, or returns "": `fail` adds it to its messages. Modules belong
+/// to higher layers, which set this before main runs (autodiff/anomaly.cpp) and never again; null in a program without them.
 using FailingPlace = std::string (*)();
 inline constinit FailingPlace failing_place = nullptr;
 

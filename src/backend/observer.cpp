@@ -3,7 +3,7 @@
 namespace tern::backend {
 
 void Observer::watch() {
-  thread_local std::uint64_t last = 0;  // which an observer that has gone may have had: a scope may be open since then
+  thread_local std::uint64_t last = 0;  // never reused: a scope that an earlier observer saw begin may still be open
   serial_ = ++last;
   outer_ = observer;
   observer = this;

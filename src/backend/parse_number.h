@@ -6,8 +6,8 @@
 
 namespace tern::backend {
 
-/// The number that the whole text is, as std::from_chars reads it: without spaces and '+'. Nothing where the text is anything else, or the
-/// number is outside the type's range.
+/// Parses the whole text as a number, as std::from_chars does: without spaces and '+'. None for any other text, and for a number outside
+/// the type's range.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};

@@ -3,11 +3,11 @@
 
 namespace tern::backend {
 
-/// A pipe. Programs that the process starts do not inherit it (O_CLOEXEC).
+/// A pipe, which child programs do not inherit (O_CLOEXEC).
 struct Pipe {
-  Pipe();               ///< throws Error if the system refuses
-  FileDescriptor from;  ///< the end to read from
-  FileDescriptor to;    ///< the end to write to
+  Pipe();               ///< throws Error if the system cannot create one
+  FileDescriptor from;  ///< read end
+  FileDescriptor to;    ///< write end
 };
 
 }  // namespace tern::backend

@@ -8,7 +8,7 @@
 namespace tern::backend {
 
 std::error_code replace_file(const std::filesystem::path& path, std::string_view content) {
-  // The name of a process's own, so that two writers do not share a file.
+  // The name contains the process id, so that two writers do not share a file.
   const std::filesystem::path written = path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()));
   std::ofstream file(written, std::ios::binary);
   file.write(content.data(), static_cast<std::streamsize>(content.size()));

@@ -5,8 +5,8 @@
 
 namespace tern::backend {
 
-/// Makes the file hold the content, whole or not at all: readers see the old file or the new one, and of two writers the last one stays. It
-/// need not survive a power failure (io/atomic_file.h has files that must). Says why where it could not be written.
+/// Replaces a file's content atomically: readers see the old file or the new one, and of two writers the last one wins. It need not survive
+/// a power failure (for that see io/atomic_file.h). Returns the error if it could not be written.
 std::error_code replace_file(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace tern::backend

@@ -3,8 +3,8 @@
 
 namespace tern::backend {
 
-/// The bytes of memory that this process may use: the machine's, or less where the control groups that it is in (a container's, a batch
-/// job's) have limits, of version 1 or 2. 0 where the system does not say.
+/// Bytes of memory that this process may use: the machine's, or less if its control groups (of a container or a batch job), of version 1 or
+/// 2, have limits. 0 if unknown.
 std::uint64_t usable_memory();
 
 }  // namespace tern::backend

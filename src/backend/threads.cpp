@@ -27,7 +27,7 @@ namespace {
 
 constexpr int max_threads = 1024;
 
-/// The first number of OMP_NUM_THREADS, which users of numerical programs know; 0 if it is not one that can be used.
+/// First number of OMP_NUM_THREADS; 0 if it is not a valid number of threads.
 int threads_of_environment() {
   const char* const text = std::getenv("OMP_NUM_THREADS");
   int count = 0;
@@ -47,10 +47,10 @@ int default_threads() {
   return count;
 }
 
-/// Of this thread: a kernel that runs in another one has laid out its memory for its own number.
+/// Per thread: a kernel that runs in another thread has laid out its memory for that thread's number.
 thread_local int chosen_threads = 0;
 
-/// This thread is in a part, or distributes parts: nested calls run on it alone.
+/// True if this thread runs or distributes parts: nested calls run on it alone.
 thread_local bool is_inside_part = false;
 
 }  // namespace
@@ -80,7 +80,7 @@ void pause() {
 #endif
 }
 
-/// Waits until `value` is no longer `old`: spins for `spin` at the most, then sleeps.
+/// Waits until `value` is no longer `old`: spins for at most `spin`, then sleeps.
 void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, Clock::duration spin) {
   for (const auto end = Clock::now() + spin; Clock::now() < end;)
     for (int i = 0; i < 32; ++i) {
@@ -90,14 +90,14 @@ void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, Cloc
   value.wait(old, std::memory_order_acquire);
 }
 
-/// Note [Waiting threads]: a thread without work spins for some microseconds, since the next kernel of a step is about that far, and then
-/// sleeps. One that spins for longer burns the processor's time that a neighbour wants, and that it will lack itself once there is work:
-/// the scheduler gives it to those who have slept.
+/// Note [Waiting threads]: a thread without work spins for some microseconds, since the next kernel of a step is about that far away, and
+/// then sleeps. A thread that spins longer uses processor time that others need, and is then scheduled later itself: the scheduler favours
+/// threads that slept.
 ///
-/// The parts of a call are taken by number, so that a thread that did not wake up in time is not waited for: the caller does the remaining
-/// parts. Only a thread that is stopped in the middle of a part holds it up. Where that took long, processors are scarce, and for a while
-/// the caller does all parts by itself. Long parts are worth any wait: they neither ask for that nor cause it. Which thread does a part
-/// never changes a result.
+/// The parts of a call are taken by number, so that no one waits for a thread that did not wake up in time: the caller runs the remaining
+/// parts. Only a thread that is preempted within a part delays it. If that took long, processors are scarce, and for a while the caller
+/// runs all parts by itself. Long parts are worth any wait: they neither trigger that nor are subject to it. The assignment of parts to
+/// threads never changes a result.
 class ThreadPool {
  public:
   void run(int parts, void (*call)(const void*, int), const void* context, bool are_long) {
@@ -136,16 +136,16 @@ class ThreadPool {
     ~Inside() { is_inside_part = false; }
   };
   struct alignas(64) Worker {
-    std::atomic<std::uint32_t> round = 0;  ///< the latest that it was called to
+    std::atomic<std::uint32_t> round = 0;  ///< latest round that it was called for
   };
 
-  /// The state of a round in one word, so that a part is taken from the round that it belongs to or not at all: the round's number, its
-  /// parts, and the number of the next.
+  /// State of a round in one word, so that a part is taken from the round that it belongs to or not at all: the round's number, the number
+  /// of its parts, and the index of the next.
   static std::uint64_t ticket(std::uint32_t round, int parts, int next) {
     return std::uint64_t(round) << 32 | std::uint64_t(parts) << 16 | std::uint64_t(next);
   }
 
-  /// Does parts of a round until all have been taken.
+  /// Runs parts of a round until all have been taken.
   void take_parts(std::uint32_t round) {
     std::uint64_t now = tickets_.load(std::memory_order_acquire);
     while (static_cast<std::uint32_t>(now >> 32) == round && (now & 0xffff) < (now >> 16 & 0xffff)) {
@@ -169,7 +169,7 @@ class ThreadPool {
   void grow(int count) {
     static const int enough = processors() - 1;
     while (static_cast<int>(workers_.size()) < std::min(count, enough)) {
-      // Signals are for the program's own threads.
+      // Signals are handled by the program's own threads.
       sigset_t all, before;
       sigfillset(&all);
       pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -185,7 +185,7 @@ class ThreadPool {
     }
   }
 
-  std::mutex running_;  ///< held by the thread that the pool works for
+  std::mutex running_;  ///< held by the thread that uses the pool
   std::vector<std::unique_ptr<Worker>> workers_;
   Clock::time_point alone_until_{};
   void (*call_)(const void*, int) = nullptr;
@@ -195,7 +195,7 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> unfinished_ = 0;
 };
 
-/// Never destroyed: its threads sleep on it until the program ends. The child of a fork has none of them, and gets a new one.
+/// Never destroyed: its threads sleep until the program ends. The child of a fork has no threads of it, and creates a new pool.
 ThreadPool*& pool() {
   static ThreadPool* instance = [] {
     pthread_atfork(nullptr, nullptr, [] { pool() = new ThreadPool; });

@@ -1,15 +1,15 @@
 #pragma once
 
-// The threads that CPU kernels share (num_threads and set_num_threads are in backend/device.h).
+// Thread pool of the CPU kernels (num_threads and set_num_threads are in backend/device.h).
 namespace tern::backend {
 
-/// Calls call(context, part) for each part in [0, parts), on this thread and on as many others as there are; returns when all are done.
-/// The parts must not wait for one another: a part begins when a thread is free, and this thread takes all that no other has begun. Within
-/// a part, where num_threads() is 1, and while another thread of the program is in run_parts, all parts run on this thread. `call` must not
-/// throw. Parts are short, as those of a kernel are, or long: milliseconds and more, which a thread that comes late is still of use for.
+/// Calls call(context, part) for each part in [0, parts), on this thread and on the pool's threads; returns when all are done. Parts must
+/// not wait for one another: a part begins when a thread is free, and this thread runs all parts that no other has begun. All parts run on
+/// this thread if it is within a part, if num_threads() is 1, or while another thread of the program is in run_parts. `call` must not
+/// throw. Parts are short, as those of a kernel, or long: milliseconds and more, for which even a thread that wakes up late is useful.
 void run_parts(int parts, void (*call)(const void* context, int part), const void* context, bool are_long = false) noexcept;
 
-/// The same for any callable as f(part).
+/// The same for any callable f(part).
 template <class F>
 void run_parts(int parts, const F& f, bool are_long = false) noexcept {
   run_parts(parts, [](const void* context, int part) { (*static_cast<const F*>(context))(part); }, &f, are_long);

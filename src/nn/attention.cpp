@@ -48,7 +48,7 @@ void MultiHeadAttention::visit(Visitor& v) {
   v.constant("rope", options.rope);
 }
 
-/// x (B, T, heads head_dim) as (B, T, heads, head_dim).
+/// Splits x (B, T, heads head_dim) into heads: (B, T, heads, head_dim).
 static Tensor in_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
 
 Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, const AttentionMask& mask, const LayerCache* cache) const {

@@ -14,13 +14,12 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 
-// Note [Beam search]: a sentence has B hypotheses that go on, and up to B that are complete. A step takes the 2 B most probable
-// continuations of all B together. Those of the first B that end with eos are complete; the first B without it go on, of which there are
-// enough, as each hypothesis has one continuation by eos. A stop rule or the limit completes hypotheses that go on. Of the complete ones
-// the best B by score stay. A sentence is done when it has B and the best that goes on, at its present length, scores no more than the
-// worst of them: with length_penalty 0 none could become better, and otherwise one hardly does. So a beam of 1 is greedy decoding.
-// (fairseq, Ott et al., 2019, stops at B without a look at what goes on.) All of it is done on the device, for all sentences at once; -inf
-// stands for a hypothesis that is not there.
+// Note [Beam search]: a sentence has B active hypotheses, and up to B complete ones. A step takes the 2 B most probable continuations of
+// all active ones. Those of the first B that end with eos are complete; the first B without eos stay active (there are enough, since each
+// hypothesis has only one continuation by eos). A stop rule or the limit also completes hypotheses. Of the complete ones the best B by
+// score are kept. A sentence is done when it has B and the best active one, at its current length, scores no more than the worst of them:
+// with length_penalty 0 none could become better, and otherwise it rarely does. So a beam of 1 is greedy decoding. (fairseq, Ott et al.,
+// 2019, always stops at B complete ones.) All of it runs on the device, for all sentences at once; -inf marks a missing hypothesis.
 namespace tern::nn::detail {
 
 namespace {
@@ -33,7 +32,7 @@ struct Group {
   Tensor tokens;                          ///< (S, n, T)
 };
 
-/// x (S, n, ...) at places (S, k) of the second dimension.
+/// Gathers x (S, n, ...) at indices (S, k) of the second dimension.
 Tensor gathered(const Tensor& x, const Tensor& places) {
   const std::int64_t sentences = x.size(0), n = x.size(1);
   const Tensor starts = unsqueeze(arange(sentences, DType::i64, x.device()) * static_cast<double>(n), 1);
@@ -43,7 +42,7 @@ Tensor gathered(const Tensor& x, const Tensor& places) {
   return reshape(index_select(reshape(x, flat), 0, reshape(places + starts, {sentences * places.size(1)})), shape);
 }
 
-/// The best n of all groups, by score.
+/// The best n hypotheses of all groups, by score.
 Group best_of(const std::vector<Group>& groups, std::int64_t n) {
   const auto join = [&](Tensor Group::* member) {
     Tensors parts;
@@ -63,7 +62,7 @@ class BeamSearch {
  private:
   std::int64_t sentences() const { return static_cast<std::int64_t>(origins_.size()); }
   double power() const { return std::pow(static_cast<double>(step_ + 1), options_.length_penalty); }
-  /// Hypotheses with these sums of log probabilities (S, n), where they are there.
+  /// Group of hypotheses with these log probabilities (S, n), if is_there.
   Group group(const Tensor& log_p, const Tensor& is_there, const Tensor& tokens, bool has_eos) const;
   std::int64_t advance();
   void retire(const Tensor& rows, const std::vector<std::size_t>& origins);
@@ -74,16 +73,16 @@ class BeamSearch {
   const std::int64_t beam_;
   const Device device_;
   std::vector<std::vector<Hypothesis>> result_;
-  std::vector<std::size_t> origins_;  // of the sentences at hand
+  std::vector<std::size_t> origins_;  // of the current sentences
   std::int64_t min_limit_ = 0, step_ = 0;
   Tensor limits_;     // (S, 1)
   Tensor active_;     // (S, 1), bool
   Tensor starts_;     // (S, 1): the first row of each sentence
-  Tensor log_p_;      // (S, B), of the hypotheses that go on
+  Tensor log_p_;      // (S, B), of the active hypotheses
   Tensor tokens_;     // (S, B, step)
-  Tensor rows_;       // (S, B): the rows that they continue
+  Tensor rows_;       // (S, B): rows that they continue
   Tensor next_;       // (S, B): their last tokens
-  Tensor is_number_;  // (S, 1), bool: the last logits were numbers
+  Tensor is_number_;  // (S, 1), bool: the last logits were valid
   Group complete_;
 };
 
@@ -105,7 +104,7 @@ BeamSearch::BeamSearch(Continuation& text, const GenerateOptions& options)
   limits_ = unsqueeze(indices(text.limits, device_), 1);
   active_ = full({count, 1}, 1, DType::boolean, device_);
   starts_ = unsqueeze(arange(count, DType::i64, device_) * static_cast<double>(beam_), 1);
-  // All rows of a sentence are equal at first: one of them goes on.
+  // All rows of a sentence are equal at first: only one of them is active.
   const Tensor is_first = eq(arange(beam_, DType::i64, device_), 0);
   log_p_ = contiguous(broadcast_to(where(is_first, zeros({beam_}, DType::f32, device_), -infinity), {count, beam_}));
   const Tensor none = full({count, beam_}, -infinity, DType::f32, device_);
@@ -118,12 +117,12 @@ Group BeamSearch::group(const Tensor& log_p, const Tensor& is_there, const Tenso
           full(log_p.shape(), has_eos ? 1 : 0, DType::boolean, device_), tokens};
 }
 
-/// One token more for all that go on. Returns how many sentences are not done, or -1 where a logit is not a number.
+/// Appends a token to all active hypotheses. Returns the number of sentences that are not done, or -1 if a logit is invalid.
 std::int64_t BeamSearch::advance() {
   const std::int64_t count = sentences(), vocab = text_.logits.size(1);
   const Tensor fresh = reshape(log_softmax(cast(text_.logits, DType::f32)), {count, beam_, vocab});
   const Sorted top = topk(reshape(unsqueeze(log_p_, 2) + fresh, {count, beam_ * vocab}), 2 * beam_);
-  // A NaN is the largest. Sentences that are done do not count.
+  // topk counts NaN as largest. Sentences that are done are ignored.
   is_number_ = logical_or(gt(slice(top.values, 1, 0, 1), -infinity), logical_not(active_));
   const Tensor parents = cast(cast(top.indices, DType::f64) / static_cast<double>(vocab), DType::i64);
   const Tensor ids = top.indices - parents * static_cast<double>(vocab), is_end = eq(ids, static_cast<double>(options_.eos));
@@ -136,7 +135,7 @@ std::int64_t BeamSearch::advance() {
   const Tensor ends = logical_and(first(is_end), active_);
   const Group ended = group(first(top.values), ends, longer(first(parents), filling), true);
 
-  // The first B without eos, in their order: among equals topk takes the first.
+  // The first B without eos, in their order: topk takes the first among equals.
   const Tensor going = topk(cast(logical_not(is_end), DType::i32), beam_).indices;
   log_p_ = gather(top.values, 1, going);
   const Tensor from = gather(parents, 1, going);
@@ -160,7 +159,7 @@ std::int64_t BeamSearch::advance() {
   return where(all(is_number_), sum(active_), -1.0).item<std::int64_t>();
 }
 
-/// Reads the results of some of the sentences.
+/// Copies the results of some of the sentences to the host.
 void BeamSearch::retire(const Tensor& rows, const std::vector<std::size_t>& origins) {
   const std::int64_t n = options_.n_best, count = rows.size(0);
   const auto of = [&](const Tensor& x) { return reshape(index_select(slice(x, 1, 0, n), 0, rows), {count * n}); };

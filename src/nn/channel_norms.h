@@ -6,28 +6,28 @@ namespace tern::nn {
 /// Options of BatchNorm1d and BatchNorm2d.
 struct BatchNormOptions {
   double eps = 1e-5;                 ///< added to the variance
-  double momentum = 0.1;             ///< the share of a new batch in the running statistics
+  double momentum = 0.1;             ///< weight of a new batch in the running statistics
   bool affine = true;                ///< weight and bias
-  bool tracks_running = true;        ///< without running statistics a batch is normalized with its own in evaluation too
-  Device device = default_device();  ///< of parameters and running statistics
+  bool tracks_running = true;        ///< false: no running statistics, and evaluation uses those of the batch too
+  Device device = default_device();  ///< device of parameters and running statistics
 };
 
-/// Normalizes each channel of x (B, C, ...): while training with the batch's own mean and biased variance, in evaluation with running ones,
-/// which a training forward moves by `momentum` towards the batch's mean and unbiased variance. These are buffers, under PyTorch's names
-/// running_mean, running_var and num_batches_tracked. Ioffe & Szegedy, 2015; ops/batch_norm.h. Throws Error for a channel of one element
-/// while training, which is no batch.
+/// Batch normalization of each channel of x (B, C, ...): training uses the batch's mean and biased variance, evaluation running ones, which
+/// each forward in training moves by `momentum` towards the batch's mean and unbiased variance. The running statistics are buffers, with
+/// PyTorch's names running_mean, running_var and num_batches_tracked. Ioffe & Szegedy, 2015; ops/batch_norm.h. Throws Error in training for
+/// channels of a single element.
 struct BatchNorm : Callable<BatchNorm> {
   BatchNorm() = default;
   void visit(Visitor& v) override;
   std::string settings() const override;
-  /// x (B, C, ...) -> the same shape. While training it changes the running statistics, and gradients flow through the batch's.
+  /// x (B, C, ...) -> the same shape. In training it updates the running statistics, and gradients flow through the batch's statistics.
   Tensor forward(const Tensor& x) const;
 
   Tensor weight;           ///< (C), ones at first; undefined unless affine
   Tensor bias;             ///< (C), zeros at first; undefined unless affine
   Tensor running_mean;     ///< (C), zeros at first; undefined unless tracks_running
   Tensor running_var;      ///< (C), ones at first; undefined unless tracks_running
-  Tensor batches_tracked;  ///< (), i64: training forwards so far; undefined unless tracks_running
+  Tensor batches_tracked;  ///< (), i64: number of forwards in training; undefined unless tracks_running
   double eps = 1e-5;       ///< see BatchNormOptions
   double momentum = 0.1;   ///< see BatchNormOptions
 
@@ -42,38 +42,39 @@ struct BatchNorm : Callable<BatchNorm> {
   int min_dims_ = 2, max_dims_ = 8;
 };
 
-/// Of (B, C) or (B, C, L).
+/// Batch normalization of (B, C) or (B, C, L).
 struct BatchNorm1d final : BatchNorm {
   BatchNorm1d() = default;
-  /// Of `channels` features, the size of dimension 1.
+  /// `channels` is the size of dimension 1.
   explicit BatchNorm1d(std::int64_t channels, const BatchNormOptions& options = {}) : BatchNorm("BatchNorm1d", channels, options, 2, 3) {}
 };
-/// Of (B, C, H, W).
+/// Batch normalization of (B, C, H, W).
 struct BatchNorm2d final : BatchNorm {
   BatchNorm2d() = default;
-  /// Of `channels` channels, the size of dimension 1.
+  /// `channels` is the size of dimension 1.
   explicit BatchNorm2d(std::int64_t channels, const BatchNormOptions& options = {}) : BatchNorm("BatchNorm2d", channels, options, 4, 4) {}
 };
 
 /// Options of GroupNorm.
 struct GroupNormOptions {
   double eps = 1e-5;                 ///< added to the variance
-  bool affine = true;                ///< weight and bias, one of each a channel
-  Device device = default_device();  ///< of the parameters
+  bool affine = true;                ///< weight and bias, one of each for each channel
+  Device device = default_device();  ///< device of the parameters
 };
-/// group_norm (ops/normalize.h) of x (B, C, ...) over `groups` runs of channels. Throws Error unless these divide the channels.
+/// Group normalization: group_norm (ops/normalize.h) of x (B, C, ...) over `groups` groups of channels. Throws Error unless these divide
+/// the channels.
 struct GroupNorm final : Callable<GroupNorm> {
   GroupNorm() = default;
-  /// The weight begins as ones, the bias as zeros. One group is a layer norm over (C, ...), as many groups as channels an instance norm.
+  /// The weight starts as ones, the bias as zeros. One group is a layer norm over (C, ...); a group per channel is an instance norm.
   GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options = {});
   void visit(Visitor& v) override;
   std::string settings() const override;
-  /// x (B, C, ...) -> the same shape, in training and evaluation alike.
+  /// x (B, C, ...) -> the same shape, the same in training and evaluation.
   Tensor forward(const Tensor& x) const;
 
   Tensor weight;            ///< (C), or undefined
   Tensor bias;              ///< (C), or undefined
-  std::int64_t groups = 1;  ///< runs of neighbouring channels
+  std::int64_t groups = 1;  ///< groups of adjacent channels
   double eps = 1e-5;        ///< see GroupNormOptions
 
  private:

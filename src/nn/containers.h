@@ -5,22 +5,22 @@
 
 namespace tern::nn {
 
-/// A module that a list of mixed kinds can hold: it is copyable, and its forward takes a tensor and gives one.
+/// A module that AnyModule can hold: copyable, with a forward from one tensor to one.
 template <class M>
 concept TakesTensor = std::derived_from<M, Module> && std::copy_constructible<M> && requires(const M& module, const Tensor& x) {
   { module.forward(x) } -> std::convertible_to<Tensor>;
 };
 
-/// Any module that takes a tensor and gives one, by value: a copy of it holds a copy of the module, which shares the parameters.
+/// Any module from one tensor to one, by value: a copy holds a copy of the module, which shares the parameters.
 class AnyModule {
  public:
-  /// Takes the module: a temporary, or a copy.
+  /// Takes a module: a temporary, or a copy.
   template <TakesTensor M>
   AnyModule(M module) : held_(std::make_unique<Held<M>>(std::move(module))) {}
-  /// A copy of the module, which shares its parameters.
+  /// Copies the module; the copy shares its parameters.
   AnyModule(const AnyModule& other) : held_(other.held_->copy()) {}
-  AnyModule(AnyModule&&) noexcept = default;  ///< leaves one that may only be assigned to or destroyed
-  /// Lets go of the module that it had.
+  AnyModule(AnyModule&&) noexcept = default;  ///< the source may then only be assigned to or destroyed
+  /// Replaces the module.
   AnyModule& operator=(AnyModule other) noexcept {
     held_ = std::move(other.held_);
     return *this;
@@ -33,13 +33,13 @@ class AnyModule {
   Module& module() { return held_->module(); }
   const Module& module() const { return held_->module(); }
   /// @}
-  /// The module as its own type. Throws Error that names both types if it is of another one.
+  /// The module in its own type. Throws Error that names both types if it has another one.
   template <std::derived_from<Module> M>
   M& as() {
     if (M* const found = dynamic_cast<M*>(&module())) return *found;
     fail("AnyModule", std::string("expected a ") + detail::type_name<M>() + " but got a " + module().type_name());
   }
-  /// The same, not to be changed.
+  /// The const form.
   template <std::derived_from<Module> M>
   const M& as() const {
     return const_cast<AnyModule*>(this)->as<M>();
@@ -61,7 +61,7 @@ class AnyModule {
     M held;
   };
 
-  std::unique_ptr<Holder> held_;  ///< null after a move alone
+  std::unique_ptr<Holder> held_;  ///< null only after a move
 };
 
 namespace detail {
@@ -74,8 +74,8 @@ decltype(auto) make_one(Make& make, std::int64_t i) {
 }
 }  // namespace detail
 
-/// `count` modules, each from a call of make() or make(i), so that each has parameters of its own:
-/// `layers(4, [] { return Linear(8, 8); })`. (std::vector<Linear>(4, Linear(8, 8)) is one layer four times: copies share parameters.)
+/// `count` modules, each from a call of make() or make(i), with separate parameters: `layers(4, [] { return Linear(8, 8); })`.
+/// (std::vector<Linear>(4, Linear(8, 8)) is one layer four times: copies share parameters.)
 template <class Make>
 auto layers(std::int64_t count, Make make) {
   std::vector<std::remove_cvref_t<decltype(detail::make_one(make, 0))>> result;
@@ -83,24 +83,24 @@ auto layers(std::int64_t count, Make make) {
   return result;
 }
 
-/// Modules in a list that is a module itself, named "0", "1", ... ; of one kind, ModuleList<Linear>, or of any, ModuleList<>. A
-/// std::vector<Linear> in visit has the same names. What is done with them the owner's forward says.
+/// List of modules that is a module itself, with members "0", "1", ...; of one type, ModuleList<Linear>, or of any, ModuleList<>. A
+/// std::vector<Linear> in visit has the same names. It has no forward: the owner's forward uses the modules.
 template <class M = AnyModule>
 struct ModuleList final : Module {
   ModuleList() = default;
-  /// Takes the modules in their order: nn::layers(4, ...).
+  /// Takes the modules in order: nn::layers(4, ...).
   ModuleList(std::vector<M> modules) : items(std::move(modules)) {}
   void visit(Visitor& v) override {
     for (std::size_t i = 0; i < items.size(); ++i) v(std::to_string(i), detail::as_module(items[i]));
   }
 
-  /// One module more, at the end, which takes the next number as its name.
+  /// Appends a module, whose name is the next number.
   void push_back(M module) { items.push_back(std::move(module)); }
-  std::size_t size() const { return items.size(); }  ///< modules
-  bool empty() const { return items.empty(); }       ///< no module
-  /// Throws std::out_of_range for an index beyond the list.
+  std::size_t size() const { return items.size(); }  ///< number of modules
+  bool empty() const { return items.empty(); }       ///< true if there is no module
+  /// Module at an index. Throws std::out_of_range for an index beyond the list.
   M& operator[](std::size_t i) { return items.at(i); }
-  /// The same, not to be changed.
+  /// The const form.
   const M& operator[](std::size_t i) const { return items.at(i); }
   /// @{
   /// The modules as a range, in order.
@@ -113,11 +113,11 @@ struct ModuleList final : Module {
   std::vector<M> items;  ///< the modules
 };
 
-/// Modules that run one after the other: `Sequential(Linear(2, 8), ReLU(), Linear(8, 1))`. It owns them, its copies share their
-/// parameters, clone() does not; they are named "0", "1", ..., as in torch.nn.Sequential.
+/// Modules that run one after the other: `Sequential(Linear(2, 8), ReLU(), Linear(8, 1))`. It owns them; copies share their parameters,
+/// clone() does not. Members are named "0", "1", ..., as in torch.nn.Sequential.
 struct Sequential final : Callable<Sequential> {
   Sequential() = default;
-  /// A single Sequential as argument is copied, and not nested: Sequential().add(inner) is one that holds it.
+  /// A single Sequential as argument is copied, not nested: use Sequential().add(inner) to nest it.
   template <class... M>
     requires(sizeof...(M) != 1 || !(std::same_as<M, Sequential> && ...)) && (TakesTensor<M> && ...)
   explicit Sequential(M... modules) {
@@ -125,18 +125,18 @@ struct Sequential final : Callable<Sequential> {
     (add(std::move(modules)), ...);
   }
   void visit(Visitor& v) override;
-  /// x itself of an empty one.
+  /// Runs the modules in order; an empty Sequential returns x itself.
   Tensor forward(const Tensor& x) const;
 
-  /// One module more, at the end. Returns the Sequential, for chaining.
+  /// Appends a module. Returns the Sequential, for chaining.
   Sequential& add(AnyModule module);
-  std::size_t size() const { return items.size(); }  ///< modules
-  /// The module at an index, as its own type: seq.at<Linear>(0). Throws Error for another type, and for an index beyond the last.
+  std::size_t size() const { return items.size(); }  ///< number of modules
+  /// Module at an index, in its own type: seq.at<Linear>(0). Throws Error for another type, and for an index beyond the last.
   template <std::derived_from<Module> M>
   M& at(std::size_t i) {
     return item(i).as<M>();
   }
-  /// The same, not to be changed.
+  /// The const form.
   template <std::derived_from<Module> M>
   const M& at(std::size_t i) const {
     return const_cast<Sequential*>(this)->item(i).as<M>();

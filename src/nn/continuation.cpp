@@ -22,7 +22,7 @@ namespace tern::nn {
 namespace {
 
 /// Note [Two rows]: on the CPU a product of a single row sums in another order than one of several (src/ops/cpu/matmul.cpp). A batch of one
-/// row is read as two equal ones, so that its logits are bitwise those of a larger batch, but where oneDNN takes the larger product
+/// row is read as two equal rows, so that its logits are bitwise those of a larger batch, unless oneDNN computes the larger product
 /// (src/ops/cpu/onednn.h).
 Tensor with_a_second_row(const Tensor& x) { return x.size(0) == 1 && x.device() == cpu ? cat({x, x}) : x; }
 
@@ -43,7 +43,7 @@ Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t mo
       if (id < 0 || id >= vocab) fail(op, fmt::format("expected ids in [0, {}) but got {} in row {}", vocab, id, i));
     result.longest = std::max(result.longest, lengths[i]);
   }
-  // On a GPU each shape of a product is planned at its first use: few widths.
+  // On a GPU each shape of a product is planned at its first use, so use few widths.
   if (device != cpu) result.longest = std::min(round_up(result.longest, 8), most);
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count * result.longest));
@@ -56,8 +56,8 @@ Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t mo
 
 }  // namespace
 
-/// A model, and the cache of the rows that it reads. Two functions of tensors are all that it does on the device, so that a CapturedStep
-/// can take the work in: what the host knows of the rows is kept outside of them.
+/// A model, and the cache of the rows that it reads. All its device work is in two functions of tensors, so that a CapturedStep can capture
+/// them: what the host knows of the rows is kept outside of them.
 class DecodingGraphs::Reader {
  public:
   explicit Reader(KvCache cache) : cache_(std::move(cache)) {}
@@ -65,14 +65,14 @@ class DecodingGraphs::Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  /// From now on in graphs, recorded once a shape has been run as written so often that to record it would have cost less: some 2 ms, where
-  /// a step of a small model is 0.4 ms faster as a graph (one H200, bench/translator.md).
+  /// From now on runs as graphs. A shape is captured once it has run as written so often that its capture would have paid off: a capture
+  /// takes some 2 ms, and a step of a small model is 0.4 ms faster as a graph (one H200, bench/translator.md).
   void capture(Device device) {
     constexpr std::int64_t runs_as_written = 5;
     step_.emplace([this](const Tensors& inputs) { return run(inputs); }, device, runs_as_written);
   }
 
-  /// Forgets the rows before and reads others: the logits (B, V) of the first new tokens.
+  /// Replaces the rows by others and reads them: the logits (B, V) of the first new tokens.
   Tensor read(const Padded& rows, std::int64_t count) {
     const std::int64_t reserved = cache_.reserved();
     cache_.restart(rows.ids.size(0), memory_used(rows.longest));
@@ -99,7 +99,8 @@ class DecodingGraphs::Reader {
  protected:
   virtual Tensor first(const Tensor& ids, const Tensor& lengths) = 0;
   virtual Tensor following(const Tensor& ids) = 0;
-  /// Of the longest row, in the cache and in its memory, after `first` has read prompts or sources of up to `longest` tokens.
+  /// Number of tokens of the longest row, in the cache and in its memory, after `first` has read prompts or sources of up to `longest`
+  /// tokens.
   virtual std::int64_t first_tokens(std::int64_t longest) const = 0;
   virtual std::int64_t memory_used(std::int64_t longest) const = 0;
 
@@ -138,7 +139,7 @@ class PromptReader final : public DecodingGraphs::Reader {
     const AttentionMask mask{.causal = true, .prefix = options_.is_prefix_visible ? lengths : Tensor()};
     const Tensor states = model_.hidden(ids, mask, position_ids, &cache_);
     copy_(cache_.lengths, lengths);
-    // The head sees one position of each row, its last.
+    // The head only reads the last position of each row.
     const Tensor starts = arange(batch, DType::i64, ids.device()) * static_cast<double>(width);
     return model_.head.forward(embedding(reshape(states, {batch * width, states.size(2)}), starts + lengths - 1));
   }
@@ -163,7 +164,7 @@ class PromptReader final : public DecodingGraphs::Reader {
 
 class SourceReader final : public DecodingGraphs::Reader {
  public:
-  /// With graphs, which a GPU has, memories stay in one place whatever the sources' lengths.
+  /// With graphs, which only a GPU has, memories do not move when the sources' lengths change.
   SourceReader(const EncoderDecoder& model, const SourceOptions& options, std::int64_t batch, std::int64_t limit, bool has_graphs)
       : Reader(model.cache(batch, limit, has_graphs ? model.options.length : 0)),
         model_(model),
@@ -178,7 +179,7 @@ class SourceReader final : public DecodingGraphs::Reader {
     return logits(full({ids.size(0), 1}, static_cast<double>(start_), DType::i64, ids.device()), memory);
   }
   Tensor following(const Tensor& ids) override {
-    return logits(ids, {.states = ids});  // stands for the memory, whose keys and values the cache has
+    return logits(ids, {.states = ids});  // placeholder for the memory, whose keys and values are in the cache
   }
   Tensor logits(const Tensor& ids, const Memory& memory) { return model_.head.forward(squeeze(model_.hidden(ids, memory, &cache_), 1)); }
   std::int64_t first_tokens(std::int64_t) const override { return 1; }
@@ -189,7 +190,7 @@ class SourceReader final : public DecodingGraphs::Reader {
   bool has_graphs_;
 };
 
-/// The address of a table's values, by which graphs know whether they are of this model.
+/// Address of a table's values, by which graphs recognize their model.
 std::int64_t address(const Embedding& table) {
   const Tensor& x = table.quantized.defined() ? table.quantized.rows : table.weight;
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.view().data));

@@ -10,7 +10,7 @@ namespace {
 
 using Pair = std::array<std::int64_t, 2>;
 
-/// The weight (out, in / groups, ...) and the bias of a convolution. Throws Error for sizes that do not fit together.
+/// Creates weight (out, in / groups, ...) and bias of a convolution. Throws Error for sizes that do not fit together.
 void make_parameters(const char* where, Tensor& weight, Tensor& bias, const Shape& shape, std::int64_t in, std::int64_t groups,
                      bool with_bias, Device device) {
   bool is_positive = in >= 1 && groups >= 1;
@@ -21,10 +21,10 @@ void make_parameters(const char* where, Tensor& weight, Tensor& bias, const Shap
   detail::make_weight_and_bias(weight, bias, shape, with_bias, device);
 }
 
-/// A pair as it is given: 3, or (3, 1).
+/// Text of a pair as the user wrote it: 3, or (3, 1).
 std::string shown(const Pair& pair) { return pair[0] == pair[1] ? std::to_string(pair[0]) : fmt::format("({}, {})", pair[0], pair[1]); }
 
-/// ", name=value" where it is not the default.
+/// ", name=value" unless it is the default.
 std::string unless(const char* name, const Pair& pair, std::int64_t usual) {
   return pair == Pair{usual, usual} ? "" : fmt::format(", {}={}", name, shown(pair));
 }

@@ -6,30 +6,30 @@ namespace tern::nn {
 
 /// Two sizes of an image, (height, width), or one for both: `.stride = 2`, `.padding = {1, 0}`.
 struct Size2d : std::array<std::int64_t, 2> {
-  constexpr Size2d(std::int64_t both) : array{both, both} {}                           ///< of a square
+  constexpr Size2d(std::int64_t both) : array{both, both} {}                           ///< a square
   constexpr Size2d(std::int64_t height, std::int64_t width) : array{height, width} {}  ///< PyTorch's order
 };
 
 /// Options of Conv2d.
 struct Conv2dOptions {
-  Size2d stride = 1;                 ///< from one window to the next
-  Size2d padding = 0;                ///< rows and columns of zeros on both sides
-  Size2d dilation = 1;               ///< from one element of a window to the next
-  std::int64_t groups = 1;           ///< runs of channels that do not see each other
-  bool bias = true;                  ///< a number for each channel of the result
-  Device device = default_device();  ///< of the parameters
+  Size2d stride = 1;                 ///< distance of consecutive windows, in elements of x
+  Size2d padding = 0;                ///< rows and columns of zeros on each side
+  Size2d dilation = 1;               ///< distance of neighbours within a window, in elements of x
+  std::int64_t groups = 1;           ///< groups of channels, each convolved by itself
+  bool bias = true;                  ///< one number for each output channel
+  Device device = default_device();  ///< device of the parameters
 };
 
-/// conv2d (ops/convolution.h): (B, in, H, W) -> (B, out, oh, ow). Weight (out, in / groups, kh, kw) and bias (out) start uniform in
-/// +-1 / sqrt(in / groups kh kw), as PyTorch's do. Throws Error for sizes below 1, a padding below 0, and groups that do not divide in and
-/// out.
+/// 2-D convolution, conv2d (ops/convolution.h): (B, in, H, W) -> (B, out, oh, ow). Weight (out, in / groups, kh, kw) and bias (out) are
+/// initialized uniformly in +-1 / sqrt(in / groups kh kw), as in PyTorch. Throws Error for sizes below 1, a padding below 0, and groups
+/// that do not divide in and out.
 struct Conv2d final : Callable<Conv2d> {
   Conv2d() = default;
-  /// A convolution of `in` channels to `out`, by windows of `kernel`. Parameters are drawn from this thread's generator, in f32.
+  /// Convolves `in` channels to `out`, with windows of `kernel`. Parameters are drawn from this thread's generator, in f32.
   Conv2d(std::int64_t in, std::int64_t out, Size2d kernel, const Conv2dOptions& options = {});
   void visit(Visitor& v) override;
   std::string settings() const override;
-  /// x (B, in, H, W) -> (B, out, oh, ow), whose sizes conv2d says. Throws Error where the window does not fit.
+  /// x (B, in, H, W) -> (B, out, oh, ow), with the sizes of conv2d. Throws Error if the window does not fit.
   Tensor forward(const Tensor& x) const;
 
   Tensor weight;        ///< (out, in / groups, kh, kw)
@@ -39,18 +39,18 @@ struct Conv2d final : Callable<Conv2d> {
 
 /// Options of the module Conv1d; those of the op are tern::Conv1dOptions.
 struct Conv1dOptions {
-  std::int64_t stride = 1;           ///< from one window to the next
+  std::int64_t stride = 1;           ///< distance of consecutive windows, in elements of x
   std::int64_t padding = 0;          ///< zeros on both sides
-  std::int64_t dilation = 1;         ///< from one element of a window to the next
-  std::int64_t groups = 1;           ///< runs of channels that do not see each other
-  bool bias = true;                  ///< a number for each channel of the result
-  Device device = default_device();  ///< of the parameters
+  std::int64_t dilation = 1;         ///< distance of neighbours within a window, in elements of x
+  std::int64_t groups = 1;           ///< groups of channels, each convolved by itself
+  bool bias = true;                  ///< one number for each output channel
+  Device device = default_device();  ///< device of the parameters
 };
 
-/// As Conv2d, of signals: (B, in, L) -> (B, out, ol).
+/// 1-D convolution of signals, as Conv2d: (B, in, L) -> (B, out, ol).
 struct Conv1d final : Callable<Conv1d> {
   Conv1d() = default;
-  /// A convolution of `in` channels to `out`, by windows of `kernel` elements.
+  /// Convolves `in` channels to `out`, with windows of `kernel` elements.
   Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const Conv1dOptions& options = {});
   void visit(Visitor& v) override;
   std::string settings() const override;
@@ -64,10 +64,10 @@ struct Conv1d final : Callable<Conv1d> {
 
 /// Options of MaxPool2d and AvgPool2d.
 struct Pool2dOptions {
-  Size2d stride = 0;   ///< 0: as large as the kernel
-  Size2d padding = 0;  ///< at most half of the kernel
+  Size2d stride = 0;   ///< distance of consecutive windows; 0: the size of the kernel
+  Size2d padding = 0;  ///< rows and columns on each side; at most half of the kernel
 };
-/// The largest element of each window of (B, C, H, W), and the mean of each, padding's zeros included.
+/// Largest element of each window of (B, C, H, W).
 struct MaxPool2d final : Callable<MaxPool2d> {
   /// Throws Error for a kernel below 1, a stride below 0, and a padding outside [0, kernel / 2].
   explicit MaxPool2d(Size2d kernel, const Pool2dOptions& options = {});
@@ -77,7 +77,7 @@ struct MaxPool2d final : Callable<MaxPool2d> {
 
   PoolOptions options;  ///< with the kernel
 };
-/// The mean of each window of (B, C, H, W), padding's zeros counted in.
+/// Mean of each window of (B, C, H, W), the zeros of the padding included.
 struct AvgPool2d final : Callable<AvgPool2d> {
   /// Throws Error as MaxPool2d.
   explicit AvgPool2d(Size2d kernel, const Pool2dOptions& options = {});

@@ -4,11 +4,11 @@
 
 namespace tern::nn {
 
-using DecoderLMOptions = TransformerOptions;  ///< the body's, with what they say of a head
+using DecoderLMOptions = TransformerOptions;  ///< those of the body and of the head
 
-/// A decoder-only language model: a TransformerModel and a linear head. The defaults are the classic translation model; GPT-2 is
-/// head_bias = false, tied_head = true, gelu_tanh, ff = 4 width; Llama is NormKind::rms, Positions::rotary by halves, gated silu, no
-/// biases. Those of Hugging Face are loaded by models/hugging_face.h.
+/// Decoder-only language model: a TransformerModel with a linear head. The defaults are the classic translation model; GPT-2 is head_bias =
+/// false, tied_head = true, gelu_tanh, ff = 4 width; Llama is NormKind::rms, rotary positions with RopePairs::halves, gated silu, no
+/// biases. models/hugging_face.h loads those of Hugging Face.
 struct DecoderLM final : TransformerModel {
   DecoderLM() = default;
   /// Throws Error as TransformerModel does.

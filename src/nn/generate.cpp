@@ -64,10 +64,9 @@ std::vector<std::size_t> picked(const std::vector<std::size_t>& values, const st
 
 void fail_without_number(const Tensor& is_number, const std::vector<std::size_t>& origins, std::int64_t step) {
   const Places places = places_of(is_number);
-  fail("generate",
-       fmt::format("expected logits that are numbers, not all of them -inf, but row {} has a NaN, or no other, for its new token "
-                   "{}: AnomalyMode names the module",
-                   places.dropped.empty() ? 0 : origins[static_cast<std::size_t>(places.dropped.front())], step));
+  fail("generate", fmt::format("expected logits without a NaN, and not all -inf, but row {} has such logits for its new token {}: "
+                               "AnomalyMode names the module",
+                               places.dropped.empty() ? 0 : origins[static_cast<std::size_t>(places.dropped.front())], step));
 }
 
 }  // namespace detail
@@ -116,10 +115,10 @@ std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateO
 
 namespace {
 
-/// Calls work(i) for each i in [0, count) on `threads` threads, each with one kernel thread of its own and with what decoding takes from
-/// the context of this one. After an error nothing more begins, and it is thrown, or that of the lowest i.
+/// Calls work(i) for each i in [0, count) on `threads` threads, each with a single kernel thread and with those parts of this thread's
+/// context that decoding reads. After an error no more work begins, and the error of the lowest i is thrown.
 template <class F>
-void side_by_side(std::size_t count, std::int64_t threads, const F& work) {
+void run_concurrently(std::size_t count, std::int64_t threads, const F& work) {
   const Context& outer = context();
   std::atomic<std::size_t> taken = 0;
   std::atomic<bool> has_failed = false;
@@ -140,10 +139,10 @@ void side_by_side(std::size_t count, std::int64_t threads, const F& work) {
     if (error) std::rethrow_exception(error);
 }
 
-/// Threads that decode a batch each at a time: 1 where rows are too few to keep them busy, and where the thread's context has what only it
-/// knows: observers, the casts of its weights, the search for NaN.
+/// Number of threads that decode batches concurrently: 1 if there are too few rows to keep them busy, or if the thread's context has
+/// thread-bound state: observers, cached casts of autocast, anomaly mode.
 std::int64_t decoding_threads(std::size_t rows, bool is_thread_safe) {
-  constexpr std::int64_t min_rows = 16;  // for one thread: fewer cost more each, as a step reads all weights
+  constexpr std::int64_t min_rows = 16;  // per thread: fewer cost more per row, because a step reads all weights
   const bool is_watched = backend::observer || context().anomaly || context().autocast;
   const std::int64_t threads = num_threads();
   return !is_thread_safe || is_watched || static_cast<std::int64_t>(rows) < min_rows * threads ? 1 : threads;
@@ -160,7 +159,7 @@ std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lengths[a] < lengths[b]; });
   const std::int64_t threads = decoding_threads(order.size(), is_thread_safe);
   std::size_t batches = (order.size() + batch_size - 1) / batch_size;
-  // As many for each thread, of as many rows as far as that goes.
+  // Equally many batches per thread, of sizes as equal as possible.
   if (threads > 1) {
     const auto team = static_cast<std::size_t>(threads);
     batches = (batches + team - 1) / team * team;
@@ -176,15 +175,15 @@ std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::
     for (std::size_t k = 0; k < picks.size(); ++k) result[picks[k]] = std::move(hypotheses[k]);
   };
   if (threads > 1) {
-    // The longest first: a thread that is done early then waits for a short one.
-    side_by_side(batches, threads, [&](std::size_t i) { decode(batches - 1 - i); });
+    // Longest batches first, so that a thread that is done early waits only for a short one.
+    run_concurrently(batches, threads, [&](std::size_t i) { decode(batches - 1 - i); });
   } else {
     for (std::size_t i = 0; i < batches; ++i) decode(i);
   }
   return result;
 }
 
-/// The logarithm of the mean of the models' probabilities, which are logits as well.
+/// Logarithm of the mean of the models' probabilities, which serves as logits too.
 static Tensor joined(const Tensors& logits) {
   Tensors log_p;
   for (const Tensor& x : logits) {

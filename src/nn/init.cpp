@@ -29,7 +29,7 @@ Tensor normal(const Tensor& x, double mean, double deviation) {
   return normal_(x, mean, deviation);
 }
 
-/// The inverse of std::erf: Winitzki's closed approximation (2008), then Newton steps to double precision.
+/// Inverse of std::erf: Winitzki's closed approximation (2008), then Newton steps to double precision.
 static double inverse_erf(double y) {
   y = std::clamp(y, -1 + 1e-15, 1 - 1e-15);
   constexpr double a = 0.147;
@@ -42,8 +42,8 @@ static double inverse_erf(double y) {
 Tensor trunc_normal(const Tensor& x, double mean, double deviation, double low, double high) {
   if (!(low < high)) fail("trunc_normal", fmt::format("expected low < high but got {} and {}", low, high));
   const NoGrad unrecorded;
-  // The inverse of the distribution function at uniform draws: no rejection, so that an element is a function of its
-  // own draw and all devices agree.
+  // Inverse of the distribution function at uniform numbers: no rejection, so that each element is a function of its own random number and
+  // all devices agree.
   const auto erf_at = [&](double bound) { return std::erf((bound - mean) / (deviation * std::numbers::sqrt2)); };
   std::vector<double> values = rand(x.shape(), erf_at(low), erf_at(high), DType::f64).to_vector<double>();
   for (double& value : values) value = std::clamp(mean + deviation * std::numbers::sqrt2 * inverse_erf(value), low, high);
@@ -65,7 +65,7 @@ static double kaiming_deviation(const Tensor& x, double a) {
   return std::sqrt(2 / (1 + a * a) / static_cast<double>(std::max<std::int64_t>(fans(x.shape()).in, 1)));
 }
 
-/// The uniform distribution on +-bound has the deviation bound / sqrt(3).
+/// Uniform in +-bound, which has the deviation bound / sqrt(3).
 static Tensor uniform_with_deviation(const Tensor& x, double deviation) {
   const double bound = std::sqrt(3.0) * deviation;
   return uniform(x, -bound, bound);

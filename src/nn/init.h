@@ -1,36 +1,36 @@
 #pragma once
 #include "tensor/tensor.h"
 
-/// Initialisers: each fills a tensor in place from this thread's generator, outside autograd, and returns it. The fans
-/// are those of a weight (out, in, ...): fan_in is the product of all sizes but the first.
+/// Initializers: each fills a tensor in place from this thread's generator, outside autograd, and returns it. The fans are those of a
+/// weight (out, in, ...): fan_in is the product of all sizes but the first.
 namespace tern::nn::init {
 
-Tensor constant(const Tensor& x, double value);                  ///< x (...), any dtype that holds the value
+Tensor constant(const Tensor& x, double value);                  ///< x (...), of any dtype that represents the value
 inline Tensor zeros(const Tensor& x) { return constant(x, 0); }  ///< initial biases
 inline Tensor ones(const Tensor& x) { return constant(x, 1); }   ///< initial weights of norms
-/// Uniform in [low, high), on a contiguous floating tensor.
+/// Uniform in [low, high), for a contiguous floating tensor.
 Tensor uniform(const Tensor& x, double low = 0, double high = 1);
-/// Normal with the mean and the standard deviation, on a contiguous floating tensor.
+/// Normal with the given mean and standard deviation, for a contiguous floating tensor.
 Tensor normal(const Tensor& x, double mean = 0, double deviation = 1);
-/// A normal distribution cut off outside [low, high]. Throws Error unless low < high.
+/// Truncated normal distribution, limited to [low, high]. Throws Error unless low < high.
 Tensor trunc_normal(const Tensor& x, double mean = 0, double deviation = 1, double low = -2, double high = 2);
 
-/// Inputs and outputs of one element of a product, by which its variance is kept: Glorot & Bengio, 2010.
+/// Fan-in and fan-out of a weight, by which the variance of a layer's output is preserved: Glorot & Bengio, 2010.
 struct Fans {
-  std::int64_t in = 1;   ///< the product of all sizes but the first
-  std::int64_t out = 1;  ///< the product of all sizes but the second
+  std::int64_t in = 1;   ///< product of all sizes but the first
+  std::int64_t out = 1;  ///< product of all sizes but the second
 };
-/// Throws Error for fewer than two dimensions.
+/// Fans of a weight's shape. Throws Error for fewer than two dimensions.
 Fans fans(const Shape& shape);
 
-/// Bound gain * sqrt(6 / (fan_in + fan_out)); deviation gain * sqrt(2 / (fan_in + fan_out)). Glorot & Bengio, 2010.
+/// Xavier uniform, with bound gain * sqrt(6 / (fan_in + fan_out)), deviation gain * sqrt(2 / (fan_in + fan_out)). Glorot & Bengio, 2010.
 Tensor xavier_uniform(const Tensor& x, double gain = 1);
-/// The same deviation, normal.
+/// Xavier normal, with the same deviation.
 Tensor xavier_normal(const Tensor& x, double gain = 1);
-/// Bound gain * sqrt(3 / fan_in), deviation gain / sqrt(fan_in), with gain = sqrt(2 / (1 + a^2)) for a leaky ReLU of
+/// Kaiming uniform, with bound gain * sqrt(3 / fan_in), deviation gain / sqrt(fan_in), and gain = sqrt(2 / (1 + a^2)) for a leaky ReLU of
 /// slope a. He et al., 2015.
 Tensor kaiming_uniform(const Tensor& x, double a = 0);
-/// The same deviation, normal.
+/// Kaiming normal, with the same deviation.
 Tensor kaiming_normal(const Tensor& x, double a = 0);
 
 }  // namespace tern::nn::init

@@ -35,9 +35,9 @@ void KvCache::restart(std::int64_t batch, std::int64_t memory_used) {
 
 Tensor KvCache::in_use(const Tensor& all) const { return all.defined() ? slice(all, 0, 0, batch()) : all; }
 
-// Note [Cache slots]: a slot has a token's keys and values. On a GPU all slots are allocated at once, at addresses that a captured step
-// keeps. On the CPU there are as many as the longest row needs, and half as many more each time that one is full: sentences of a tenth of
-// the capacity would pay for pages that nobody reads. An odd number of slots keeps the rows of a batch from mapping to the same cache sets.
+// Note [Cache slots]: a slot holds a token's keys and values. On a GPU all slots are allocated at once, at addresses that a captured step
+// keeps. On the CPU there are as many as the longest row needs, and 1.5 times as many each time that they are full: sentences of a tenth of
+// the capacity would otherwise pay for unused pages. An odd number of slots keeps the rows of a batch from mapping to the same cache sets.
 static std::int64_t slots_for(std::int64_t tokens, std::int64_t capacity, Device device) {
   if (device != cpu) return capacity;
   return std::min(capacity, (tokens + tokens / 2 + 16) | 1);
@@ -98,7 +98,7 @@ void KvCache::grow(std::int64_t tokens) {
 }
 
 void KvCache::end() {
-  // In place, so that a step that reads and writes it can be recorded.
+  // In place, so that a step that reads and writes it can be captured.
   if (empty_) fill_(lengths, static_cast<double>(reading_));
   else copy_(lengths, seen_);
   empty_ = false;
@@ -115,7 +115,7 @@ void KvCache::select(const Tensor& rows, bool keeps_memory, std::int64_t used) {
     fail("KvCache", fmt::format("expected used in [0, {}], the cache's capacity, but got {}", capacity_, used));
   if (used > 0 && lengths.device() == cpu && !all(le(lengths, static_cast<double>(used))).item<bool>())
     fail("KvCache", fmt::format("expected used to count the longest row's tokens but one has more than {}", used));
-  // In place where there is room, so that a recorded step finds it.
+  // In place if there is room, so that a captured step stays valid.
   const auto select_of = [&](Tensor& x, std::int64_t tokens = 0) {
     if (!x.defined()) return;
     const auto part = [&](const Tensor& y, std::int64_t n) {
@@ -181,7 +181,7 @@ AttentionMask LayerCache::mask(const AttentionMask& given) const {
 
 Tensor LayerCache::rotated(const Tensor& x, const Tensor& table, std::int64_t heads, RopePairs pairs) const {
   if (cache_->empty()) return rope(x, table, heads, pairs);
-  // A token a row, each at a position of its own: the rows take the place of the positions.
+  // One token per row, each at its own position: the rows take the place of the positions.
   return transpose(rope(transpose(x, 0, 2), index_select(table, 0, cache_->lengths), heads, pairs), 0, 2);
 }
 

@@ -44,7 +44,7 @@ void Visitor::walk(Module& root) {
 
 namespace {
 
-/// A visitor made of functions; `seen` leaves out tensors that were met before.
+/// Visitor made from functions; `seen` skips tensors that were visited before.
 template <class F>
 struct EachTensor final : Visitor {
   EachTensor(F f, bool with_parameters, bool with_buffers, bool with_repeats)
@@ -67,7 +67,7 @@ struct EachModule final : Visitor {
   F function;
 };
 
-/// Puts constants on a device.
+/// Moves constants to a device.
 struct MoveConstants final : Visitor {
   explicit MoveConstants(Device device_) : device(device_) {}
   void on_constant(const std::string&, Tensor& x) override {
@@ -76,11 +76,11 @@ struct MoveConstants final : Visitor {
   Device device;
 };
 
-/// visit is not const, because some visitors replace tensors. Those that take a const module only read.
+/// visit is not const, because some visitors replace tensors. Visitors of a const module only read.
 Module& seen_by_readers(const Module& module) { return const_cast<Module&>(module); }
 
-/// Conditions of every list of parameters: names of their own, as two tensors of one name would be one in a file, and layers of their own.
-/// Copies of a module share its parameters, so that a list of copies is one layer several times, which is an error unless it is asked for.
+/// Checks a list of parameters: names are unique, because two tensors of one name would be one in a file, and layers are distinct. Copies
+/// of a module share its parameters, so a list of copies is one layer several times, which is an error unless it is intended (is_shared).
 struct CheckNames final : Visitor {
   void on_parameter(const std::string& path, Tensor& x) override {
     check(path, x);
@@ -107,16 +107,16 @@ struct CheckNames final : Visitor {
       if (own.empty()) continue;
       const auto [found, is_new] = lists.try_emplace({place.path.substr(0, digits), std::move(own)}, &place);
       if (!is_new)
-        fail("visit", "expected modules with parameters of their own but '" + found->second->path + "' and '" + place.path +
-                          "' have the same: copies share them. nn::layers(n, [] { return ...; }) makes n modules; is_shared = true says "
-                          "that one is meant to stand there again");
+        fail("visit", "expected modules with separate parameters but '" + found->second->path + "' and '" + place.path +
+                          "' have the same: copies share them. nn::layers(n, [] { return ...; }) makes n modules; set is_shared = true "
+                          "in a module that is repeated intentionally");
     }
   }
 
   struct Place {
     std::string path;
     const Module* module;
-    std::size_t first;  ///< its first parameter
+    std::size_t first;  ///< index of its first parameter
   };
   std::unordered_map<std::string, const TensorImpl*> names;
   std::vector<std::pair<std::string, const TensorImpl*>> parameters;
@@ -137,8 +137,8 @@ std::vector<NamedTensor> collect(const Module& module, bool with_parameters, boo
   return result;
 }
 
-/// Puts every parameter and buffer on what `convert` makes of it, and gradients and masters too; it returns its argument where
-/// nothing is to be done.
+/// Replaces every parameter and buffer, and their gradients and masters, by the result of `convert`, which returns its argument if nothing
+/// changes.
 template <class F>
 void convert_all(Module& module, F convert) {
   const NoGrad unrecorded;
@@ -149,7 +149,7 @@ void convert_all(Module& module, F convert) {
     const Tensor before = x.detach(), master = master_of(before);
     Tensor after = convert(before);
     if (after.is_same(before)) continue;
-    if (master.defined() && after.dtype() != before.dtype()) after = convert(master);  // not what 16 bits left of it
+    if (master.defined() && after.dtype() != before.dtype()) after = convert(master);  // not from the rounded 16-bit values
     if (master.defined() && after.dtype() == before.dtype()) masters.emplace_back(x, convert(master));
     has_moved_flat = has_moved_flat || is_flat(before);
     const Tensor gradient = x.grad();
@@ -163,7 +163,7 @@ void convert_all(Module& module, F convert) {
 
 }  // namespace
 
-// Modules' names. typeid gives `tern::nn::ModuleList<tern::nn::Linear>`, mangled.
+// Names of modules. typeid gives `tern::nn::ModuleList<tern::nn::Linear>`, mangled.
 std::string detail::short_name(const std::type_info& type) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> readable(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
@@ -244,10 +244,10 @@ void detail::own_parameters(Module& module) {
 }
 
 // Note [Rebinding]
-// A parameter is known by its handle: to the module and its copies, to the optimizer, to a tied weight's other owner,
-// to gradient hooks. Moving one to another device, dtype or place in a flat buffer therefore changes what the shared
-// handle points to, and no owner needs to be notified. A graph that saved the parameter before must not run backward on the
-// new memory: the storage's version is raised above the old one's, so that the saved tensor reports the edit.
+// A parameter is identified by its handle: by the module and its copies, the optimizer, the other owners of a tied weight, and gradient
+// hooks. Moving one to another device, dtype or location in a flat buffer therefore changes what the shared handle points to, and no owner
+// needs to be notified. A graph that saved the parameter before must not run backward on the new memory: the version of the storage is
+// raised above the old one's, so that the saved tensor reports an edit.
 void detail::rebind(const Tensor& x, const Tensor& data) {
   const std::uint32_t version = x.version();
   Tensor(x).set_grad({});  // set_grad changes what the handle shares

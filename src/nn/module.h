@@ -15,46 +15,45 @@ namespace tern::nn {
 
 struct Module;
 
-/// Receives a module's members, one line for each: `v("fc", fc)`. It knows the path so far, so that a weight
-/// arrives as `blocks.0.attn.qkv.weight`. Undefined tensors and empty optionals are passed over. A member that visit leaves out is neither
-/// trained nor saved. A parameter must say that it is one, set_requires_grad(), or that it is frozen, set_requires_grad(false): an
-/// optimizer refuses others.
+/// Receives a module's members, one line for each: `v("fc", fc)`. It tracks the path, so that a weight arrives as
+/// `blocks.0.attn.qkv.weight`. Undefined tensors and empty optionals are skipped. A member that visit leaves out is neither trained nor
+/// saved. A parameter must be marked as trained, set_requires_grad(), or frozen, set_requires_grad(false): optimizers refuse unmarked ones.
 class Visitor {
  public:
   virtual ~Visitor() = default;
 
   /// A parameter: a tensor that is trained, or frozen.
   void operator()(std::string_view name, Tensor& parameter);
-  /// A module below this one, whose members follow with `name.` in front.
+  /// A submodule, whose members follow with the prefix `name.`.
   void operator()(std::string_view name, Module& child);
-  /// `name.0`, `name.1`, ... Copies of one module share its parameters: std::vector<Linear>(4, Linear(8, 8)) is one layer four times, which
-  /// parameters() and summary() refuse, and nn::layers(4, [] { return Linear(8, 8); }) are four.
+  /// Modules `name.0`, `name.1`, ... Copies of one module share its parameters: std::vector<Linear>(4, Linear(8, 8)) is one layer four
+  /// times, which parameters() and summary() refuse; nn::layers(4, [] { return Linear(8, 8); }) are four layers.
   template <std::derived_from<Module> M>
   void operator()(std::string_view name, std::vector<M>& children) {
     for (std::size_t i = 0; i < children.size(); ++i)
       (*this)(std::string(name) + "." + std::to_string(i), static_cast<Module&>(children[i]));
   }
-  /// A module that there may be: nothing where there is none.
+  /// An optional module; skipped if there is none.
   template <std::derived_from<Module> M>
   void operator()(std::string_view name, std::optional<M>& child) {
     if (child) (*this)(name, static_cast<Module&>(*child));
   }
-  /// A tensor that belongs to the module's state but is not trained.
+  /// A buffer: a tensor of the module's state that is not trained.
   void buffer(std::string_view name, Tensor& buffer);
-  /// A table that the module has made from its options: it goes to the module's device, and is neither trained, saved nor cast.
+  /// A constant: a table computed from the module's options. It moves to the module's device, and is neither trained, saved nor cast.
   void constant(std::string_view name, Tensor& constant);
 
-  /// Shows the whole tree, the root included under the path "".
+  /// Visits the whole tree, including the root under the path "".
   void walk(Module& root);
 
  protected:
-  /// A parameter, at its whole path; for subclasses to override, as the three below.
+  /// Called for a parameter with its full path; subclasses override this, and the three below.
   virtual void on_parameter(const std::string& /*path*/, Tensor& /*parameter*/) {}
-  /// A buffer, at its whole path.
+  /// Called for a buffer with its full path.
   virtual void on_buffer(const std::string& /*path*/, Tensor& /*buffer*/) {}
-  /// A constant, at its whole path.
+  /// Called for a constant with its full path.
   virtual void on_constant(const std::string& /*path*/, Tensor& /*constant*/) {}
-  /// A module, at its whole path, before its members.
+  /// Called for a module with its full path, before its members.
   virtual void on_module(const std::string& /*path*/, Module& /*module*/) {}
 
  private:
@@ -62,47 +61,47 @@ class Visitor {
   std::string path_;
 };
 
-/// Base of all layers and models. `visit` is the only reflection: saving, moving, counting, naming and training modes
-/// are visitors. A module is a copyable value that holds tensor handles: a copy has its own structure and mode and
-/// shares the parameters; clone() gives one with parameters of its own. A forward opens a ModuleScope, so that errors, anomaly mode and
-/// profiles can name the place; Callable does it for a class of one's own.
+/// Base class of all layers and models. `visit` is the only reflection: saving, moving, counting, naming and training modes are visitors. A
+/// module is a copyable value that holds tensor handles: a copy has its own structure and mode and shares the parameters; clone() copies
+/// the parameters too. A forward opens a ModuleScope, so that errors, anomaly mode and profiles can name the module; Callable does so for
+/// user-defined classes.
 struct Module {
   virtual ~Module() = default;
-  /// Hands each member over by its name, in the order in which parameters are to be listed and saved: `v("fc", fc);`.
+  /// Passes each member with its name, in the order in which parameters are listed and saved: `v("fc", fc);`.
   virtual void visit(Visitor& v) = 0;
 
-  /// For printing: "Linear", and "in=8, out=4, bias=true". The first is the class's name without namespaces, unless it says another.
+  /// For printing: "Linear" of "Linear(in=8, out=4, bias=true)". By default the class name without namespaces.
   virtual std::string type_name() const;
-  /// The numbers that a printed module shows behind its type; none unless it overrides this.
+  /// Settings that are printed after the type, "in=8, out=4, bias=true"; none by default.
   virtual std::string settings() const { return ""; }
 
-  /// Switches the module and all below it between training and evaluation, which dropout asks for.
+  /// Sets training or evaluation mode, which dropout reads, for the module and all modules below it.
   void train(bool on = true);
   void eval() { train(false); }  ///< train(false)
-  /// Switches the module and all below it between fused kernels and plain ones, which give the same but for rounding.
+  /// Chooses fused or plain kernels for the module and all modules below it; they give the same results up to rounding.
   void set_use_fused_kernel(bool on = true);
 
   bool training = true;           ///< set by train(); dropout and batch norms read it
-  bool use_fused_kernel = false;  ///< for layers that have fused kernels
-  bool is_shared = false;         ///< copies of it in one list, which share its parameters, are meant to
+  bool use_fused_kernel = false;  ///< use fused kernels, in layers that have them
+  bool is_shared = false;         ///< copies in one list share the parameters intentionally
 };
 
-/// The frame of a running forward: `const ModuleScope scope(this, "Linear")`. Errors then name the module by its path, as far as the
-/// outermost module that runs leads to it.
+/// Scope of a running forward: `const ModuleScope scope(this, "Linear")`. Errors then name the module by its path, if it can be found below
+/// the outermost running module.
 struct ModuleScope : ModuleFrame {
-  /// Opens the frame, with a way to find the module's path in that of the outermost one. `type_` is a literal.
+  /// Opens the scope, with the function that finds a module's path below the outermost one. `type_` is a literal.
   ModuleScope(const Module* module_, const char* type_);
 };
 
 namespace detail {
-/// The class's name without namespaces and template arguments; it lives as long as the program.
+/// Class name without namespaces and template arguments; it lives as long as the program.
 template <class M>
 const char* type_name();
 std::string short_name(const std::type_info& type);
 }  // namespace detail
 
-/// A module whose call is its forward: with `struct Net final : nn::Callable<Net> { ... Tensor forward(const Tensor& x) const; }`,
-/// net(x) is net.forward(x) in a ModuleScope. As the call takes any arguments, one in braces needs its type: net(x, AttentionMask{...}).
+/// Module whose call is its forward: with `struct Net final : nn::Callable<Net> { ... Tensor forward(const Tensor& x) const; }`, net(x) is
+/// net.forward(x) in a ModuleScope. The call is a template, so an argument in braces needs its type: net(x, AttentionMask{...}).
 template <class M>
 struct Callable : Module {
   /// forward(args...) in a ModuleScope.
@@ -111,7 +110,7 @@ struct Callable : Module {
     const ModuleScope scope(this, detail::type_name<M>());
     return static_cast<const M&>(*this).forward(std::forward<Args>(args)...);
   }
-  /// For a forward that changes the module.
+  /// The same for a forward that changes the module.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     const ModuleScope scope(this, detail::type_name<M>());
@@ -119,43 +118,43 @@ struct Callable : Module {
   }
 };
 
-/// The tree of a module, a line each: `(fc): Linear(in=8, out=4, bias=true)`. Equal neighbours in a list are one line.
+/// Tree of a module, one line for each: `(fc): Linear(in=8, out=4, bias=true)`. Equal neighbours in a list share a line.
 std::string to_string(const Module& module);
 std::ostream& operator<<(std::ostream& out, const Module& module);  ///< the same text
 
-/// In the order of visit; a tensor that is shared (tied weights) is listed once, under its first name. Throw Error where two tensors have
-/// one name, and where two modules of a list share all of their parameters, and are not is_shared.
+/// Parameters in the order of visit; a shared tensor (tied weights) is listed once, under its first name. Throws Error if two tensors have
+/// one name, and if two modules of a list that are not is_shared share all of their parameters.
 std::vector<NamedTensor> named_parameters(const Module& module);
-/// State that is not trained, such as running means.
+/// Buffers: state that is not trained, such as running means.
 std::vector<NamedTensor> named_buffers(const Module& module);
-/// Those of named_parameters, without their names.
+/// The tensors of named_parameters.
 Tensors parameters(const Module& module);
-/// The number of elements of all parameters, shared ones counted once.
+/// Number of elements of all parameters, shared ones counted once.
 std::int64_t count_parameters(const Module& module);
 
 /// @{
-/// Moves parameters, buffers, constants and gradients to a device, or the floating ones but constants to a dtype, behind the handles that
-/// exist: optimizers, copies and ties follow. Flattened parameters are flattened again.
+/// Moves parameters, buffers, constants and gradients to a device, or converts the floating ones except constants to a dtype. Existing
+/// handles stay valid: optimizers, copies and tied weights see the change. Flattened parameters are flattened again.
 void to(Module& module, Device device);
 void to(Module& module, DType dtype);
 /// @}
 
 /// @{
-/// Forgets the gradients; those in a flat buffer stay there and stand for zeros instead, see Note [Gradient sink].
+/// Drops the gradients; those in a flat buffer stay there and are zeroed lazily instead, see Note [Gradient sink].
 void zero_grad(const Module& module);
 void zero_grad(const Tensors& parameters);
 /// @}
 
-/// Asks for gradients of all parameters, or of none: freezes them.
+/// Makes all parameters require gradients, or none of them, which freezes them.
 void set_requires_grad(Module& module, bool requires_grad);
 
-/// The path of every module in the tree, for AnomalyMode. The module must stay where it is while the names are in use.
+/// Paths of all modules in the tree, for AnomalyMode. The module must not move while the names are in use.
 ModuleNames module_names(const Module& module);
 
 namespace detail {
 /// Gives every parameter and buffer handle in the tree a new tensor with the same elements.
 void own_parameters(Module& module);
-/// Puts a handle, and all of its copies, on other memory. See Note [Rebinding].
+/// Moves a handle, and all of its copies, to other memory. See Note [Rebinding].
 void rebind(const Tensor& x, const Tensor& data);
 
 template <class M>
@@ -165,7 +164,7 @@ const char* type_name() {
 }
 }  // namespace detail
 
-/// A copy with parameters and buffers of its own; ties are kept, gradients are not.
+/// Copy with separate parameters and buffers; ties are kept, gradients are not.
 template <std::derived_from<Module> M>
 M clone(const M& module) {
   M copy = module;

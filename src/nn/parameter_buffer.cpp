@@ -34,7 +34,7 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype, bool with_
     detail::rebind(x, data[i]);
   }
   if (with_gradients) {
-    // Not before the parameters' own memory is free again.
+    // Allocated only after the parameters' own memory has been freed.
     flat.gradients = flat_zeros(total, dtype, device);
     const Tensors windows = windows_of(flat.gradients, parameters, dtype);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -48,12 +48,12 @@ static FlatParameters flatten(const Tensors& parameters, DType dtype, bool with_
   return flat;
 }
 
-/// The parameters that require gradients, in one buffer for each dtype that `stored` says of them.
+/// The parameters that require gradients, in one buffer for each dtype that `stored` returns for them.
 template <class F>
 static std::vector<FlatParameters> flatten_all(Tensors trained, F stored, bool with_gradients = true) {
   const NoGrad unrecorded;
   std::erase_if(trained, [](const Tensor& x) { return !x.requires_grad(); });
-  // Matrices before vectors: the usual split into parameters with and without weight decay then leaves two runs.
+  // Matrices before vectors: the usual split into parameters with and without weight decay then leaves two segments.
   std::stable_sort(trained.begin(), trained.end(), [&](const Tensor& a, const Tensor& b) {
     return std::tuple(stored(a), a.dims() < 2) < std::tuple(stored(b), b.dims() < 2);
   });

@@ -10,23 +10,23 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 
-// Note [Samples]: a token is drawn by inversion: of the tokens in question, in a fixed order, the first with which the running sum of
-// probabilities exceeds u of the total. One uniform number u makes a token, the word that Philox gives for (seed, row's number, sample,
-// step): what a row draws depends neither on its place in a batch nor on the other rows.
+// Note [Samples]: a token is sampled by inversion: of the candidate tokens, in a fixed order, the first at which the cumulative sum of
+// probabilities exceeds u times the total. Each token takes one uniform number u, the word that Philox gives for (seed, row's number,
+// sample, step): so a row's samples depend neither on its place in a batch nor on the other rows.
 namespace tern::nn::detail {
 
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// The uniform numbers of some steps, made on the host and sent to the device together.
+/// Uniform numbers of several steps, computed on the host and copied to the device together.
 class UniformNumbers {
  public:
-  /// Row i is sample i % samples of the row with this number.
+  /// Row i is sample i % samples of the row with number numbers[i / samples].
   UniformNumbers(std::uint64_t seed, std::vector<std::int64_t> numbers, std::int64_t samples, Device device)
       : seed_(seed), numbers_(std::move(numbers)), samples_(samples), device_(device) {}
 
-  /// (R), for the rows with these places at the start.
+  /// (R), for the rows with these initial indices.
   Tensor uniform(const std::vector<std::size_t>& places, std::int64_t step) {
     constexpr std::int64_t steps = 32;
     if (step % steps == 0) {
@@ -54,7 +54,7 @@ class UniformNumbers {
   Tensor ahead_;
 };
 
-/// A token for each row of logits (R, V), drawn with u (R), from those that the options leave. Note [Samples].
+/// Samples a token for each row of logits (R, V), with u (R), from those that the options allow. Note [Samples].
 Tensor drawn(const Tensor& logits, const Tensor& largest, const Tensor& u, const GenerateOptions& options) {
   Tensor x = logits, ids;
   if (options.top_p < 1 || (options.top_k > 0 && options.top_k < logits.size(1))) {
@@ -62,14 +62,14 @@ Tensor drawn(const Tensor& logits, const Tensor& largest, const Tensor& u, const
     x = sorted.values;
     ids = sorted.indices;
   }
-  // Before the division, so that no temperature makes an infinity of a logit.
+  // Subtracted before the division, so that no temperature makes a logit infinite.
   Tensor p = exp((x - unsqueeze(largest, 1)) / options.temperature);
   if (options.top_p < 1) {
     const Tensor share = p / sum(p, {1}, true), before = cumsum(share, 1) - share;
-    p = where(lt(before, options.top_p), p, 0.0);  // before the first there is exactly 0: it stays
+    p = where(lt(before, options.top_p), p, 0.0);  // the sum before the first is exactly 0: the first stays
   }
   const Tensor running = cumsum(p, 1), total = slice(running, 1, p.size(1) - 1);
-  // Below the total in any rounding: a token of probability 0 behind the last one of some is never reached.
+  // Below the total despite rounding: trailing tokens of probability 0 are never reached.
   const Tensor target = minimum(unsqueeze(u, 1) * total, total * (1 - 0x1p-22));
   const Tensor place = sum(le(running, target), {1}, true);
   return squeeze(ids.defined() ? gather(ids, 1, place) : place, 1);
@@ -83,7 +83,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
   const std::int64_t samples = options.search == Search::sample ? options.n_best : 1;
   std::vector<std::vector<Hypothesis>> result(text.limits.size());
   std::vector<std::int64_t> row_of, row_limits;
-  std::vector<std::size_t> places;  // of the rows at hand, at the start
+  std::vector<std::size_t> places;  // initial indices of the current rows
   std::int64_t limit = 0;
   for (std::size_t i = 0; i < text.limits.size(); ++i)
     for (std::int64_t sample = 0; sample < samples; ++sample) {
@@ -109,7 +109,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
     for (std::size_t place : leaving) done.origins.push_back(static_cast<std::size_t>(row_of[place]));
     collect(done, options.length_penalty, result);
   };
-  // Samples of a row may end in any order, and are given in the one in which they were drawn: all at the end.
+  // Samples of a row may end in any order, and are returned in the order drawn: all at the end.
   const bool drops_rows = samples == 1;
   for (std::int64_t step = 0;; ++step) {
     const Tensor logits = cast(text.logits, DType::f32);
@@ -122,7 +122,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
     }
     const Tensor taken = squeeze(gather(logits, 1, unsqueeze(next, 1)), 1);
     if (!largest.defined()) largest = taken;
-    // A NaN is the largest to max and argmax. Rows that have ended do not count.
+    // max and argmax count NaN as largest. Rows that have ended are ignored.
     const Tensor is_number = logical_or(gt(largest, -infinity), logical_not(active));
     const Tensor is_end = eq(next, static_cast<double>(options.eos));
     if (options.has_scores) log_p = log_p + where(active, taken - logsumexp(logits, {1}), 0.0);

@@ -1,4 +1,4 @@
-// Printing of modules: the tree that visit shows, after torch.nn.Module's repr.
+// Printing of modules: the tree that visit walks, after torch.nn.Module's repr.
 #include <ostream>
 
 #include "nn/module.h"
@@ -12,7 +12,7 @@ struct Branch {
   std::vector<Branch> children;
 };
 
-/// visit shows modules in the order of the tree, so that the parent of each is the latest whose path its own begins with.
+/// visit walks modules in the order of the tree, so a module's parent is the latest one whose path is a prefix of its own.
 struct ReadTree final : Visitor {
   void on_module(const std::string& path, Module& module) override {
     Branch branch{path, path, module.type_name() + "(" + module.settings(), {}};
@@ -30,13 +30,13 @@ struct ReadTree final : Visitor {
 
 std::string text(const Branch& branch, const std::string& indent);
 
-/// `blocks.0` and `blocks.3` as `blocks.0-3`.
+/// Merges `blocks.0` and `blocks.3` to `blocks.0-3`.
 std::string range(const std::string& first, const std::string& last) {
   const std::size_t dot = last.rfind('.');
   return first + "-" + (dot == std::string::npos ? last : last.substr(dot + 1));
 }
 
-/// The label without the digits at its end: modules of one list have it in common. Empty where there are no such digits.
+/// The label without its trailing digits, which modules of one list have in common. Empty if there are no digits.
 std::string list_of(const std::string& label) {
   const std::size_t end = label.find_last_not_of("0123456789");
   if (end == std::string::npos) return ".";
@@ -66,7 +66,7 @@ std::string text(const Branch& branch, const std::string& indent) {
 
 std::string to_string(const Module& module) {
   ReadTree tree;
-  tree.walk(const_cast<Module&>(module));  // it only looks
+  tree.walk(const_cast<Module&>(module));  // only reads
   return text(tree.root, "");
 }
 

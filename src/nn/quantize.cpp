@@ -26,7 +26,7 @@ struct EachWeight final : Visitor {
 };
 
 void replace_weights(Module& module, const std::function<QuantizedWeight(const Tensor&)>& convert) {
-  // All are made before one changes, so that a weight which does not fit leaves the model as it was.
+  // All weights are quantized before one is replaced, so that a weight that does not fit leaves the model unchanged.
   std::unordered_map<const TensorImpl*, QuantizedWeight> made;
   EachWeight([&](const std::string& path, const Tensor& weight, const QuantizedForm& quantized) {
     if (quantized.defined()) fail("quantize", fmt::format("expected a model with floating weights but '{}' is quantised already", path));
@@ -43,7 +43,7 @@ void replace_weights(Module& module, const std::function<QuantizedWeight(const T
     weight = {};
   }).walk(module);
   set_requires_grad(module, false);
-  // In a flat buffer they would hold the weights' memory with them.
+  // In a flat buffer they would keep the memory of the weights alive.
   const NoGrad unrecorded;
   for (const Tensor& x : parameters(module)) detail::rebind(x, tern::clone(x.detach()));
 }
@@ -82,7 +82,7 @@ std::string find_bad_scale(const Module& module) {
   std::string found;
   EachWeight([&](const std::string& path, const Tensor&, const QuantizedForm& quantized) {
     if (found.empty() && quantized.defined() && !has_finite_scales(quantized)) found = path + ".weight";
-  }).walk(const_cast<Module&>(module));  // visit is not const, and this only looks
+  }).walk(const_cast<Module&>(module));  // visit is not const, but this only reads
   return found;
 }
 

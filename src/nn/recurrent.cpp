@@ -55,11 +55,11 @@ std::string RecurrentLayers::settings() const {
 
 namespace {
 
-/// States of a run over the steps, after each: an LSTM's h and c, a GRU's h alone.
+/// States after each step: an LSTM's h and c, a GRU's h.
 struct RunState {
   Tensor h, c;
 };
-/// A step of direction `w` from its rows of the input's products.
+/// One step of direction `w`, from its rows of the input's products.
 using Step = std::function<RunState(const RecurrentWeights& w, const Tensor& x_gates, const RunState& before)>;
 /// The bias of the input's products.
 using InputBias = std::function<Tensor(const RecurrentWeights& w)>;
@@ -68,7 +68,7 @@ struct RunResult {
   Tensor y, h, c;
 };
 
-/// All layers and directions over all steps. Steps lie first in memory: a step's rows are then contiguous.
+/// Runs all layers and directions over all steps. Steps are the outermost dimension in memory, so that a step's rows are contiguous.
 RunResult run(const char* type, const RecurrentLayers& layers, bool training, const Tensor& x, const Tensor& h, const Tensor& c, bool has_c,
               const InputBias& input_bias, const Step& step) {
   const RecurrentOptions& o = layers.options;

@@ -6,30 +6,30 @@ namespace tern::nn {
 
 /// Options of LSTM and GRU.
 struct RecurrentOptions {
-  std::int64_t layers = 1;           ///< each takes the hidden states of the one before
-  bool bias = true;                  ///< two a layer and direction, as in PyTorch
-  bool bidirectional = false;        ///< a second run of each layer from the end to the beginning, whose states follow the first one's
+  std::int64_t layers = 1;           ///< number of layers; each reads the hidden states of the previous one
+  bool bias = true;                  ///< two for each layer and direction, as in PyTorch
+  bool bidirectional = false;        ///< each layer also runs backwards, and its states are appended to the forward ones
   bool batch_first = true;           ///< x and y are (B, T, ...), not (T, B, ...)
-  double dropout = 0;                ///< of the outputs of all layers but the last, while training
-  Device device = default_device();  ///< of the parameters
+  double dropout = 0;                ///< dropout of the outputs of all layers but the last, in training
+  Device device = default_device();  ///< device of the parameters
 };
 
-/// A layer's parameters in one direction: G gates of H units, (G H, in), (G H, H) and (G H) twice.
+/// Parameters of a layer in one direction, with G gates of H units.
 struct RecurrentWeights {
-  Tensor weight_ih;  ///< (G H, in): of a step's input
-  Tensor weight_hh;  ///< (G H, H): of the hidden state
+  Tensor weight_ih;  ///< (G H, in): applied to a step's input
+  Tensor weight_hh;  ///< (G H, H): applied to the hidden state
   Tensor bias_ih;    ///< (G H), or undefined
   Tensor bias_hh;    ///< (G H), or undefined
 };
 
-/// Those of all layers, uniform in +-1 / sqrt(H) at first: directions[layer * D + direction], where D is 2 if bidirectional.
+/// Parameters of all layers, initialized uniformly in +-1 / sqrt(H): directions[layer * D + direction], where D is 2 if bidirectional.
 struct RecurrentLayers {
   /// Throws Error that names `type` for sizes below 1 and a dropout outside of [0, 1).
   RecurrentLayers(const char* type, std::int64_t in, std::int64_t hidden, std::int64_t gates, const RecurrentOptions& options);
-  /// weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., as PyTorch names them.
+  /// Names are those of PyTorch: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
   void visit(Visitor& v);
   std::string settings() const;                                        ///< for printing: "8, 16, layers=2"
-  std::int64_t ways() const { return options.bidirectional ? 2 : 1; }  ///< directions of a layer, D
+  std::int64_t ways() const { return options.bidirectional ? 2 : 1; }  ///< number of directions of a layer, D
 
   std::int64_t in;                           ///< elements of a step's input
   std::int64_t hidden;                       ///< units, H
@@ -39,17 +39,17 @@ struct RecurrentLayers {
 
 /// Result of an LSTM for a batch of sequences.
 struct LSTMResult {
-  Tensor y;         ///< (B, T, D H): the last layer's hidden state after each step; D is 2 if bidirectional, with both ways' side by side
+  Tensor y;         ///< (B, T, D H): hidden states of the last layer after each step; D is 2 if bidirectional
   LSTMState state;  ///< (layers D, B, H) each, after the last step of each direction
 };
-/// Long short-term memory (ops/recurrent.h:lstm_cell) of x (B, T, in): the products of the input are one for all steps. Throws Error for
+/// Long short-term memory (ops/recurrent.h:lstm_cell) of x (B, T, in); the input's products of all steps are one product. Throws Error for
 /// other shapes.
 struct LSTM final : Callable<LSTM> {
   /// Throws Error as RecurrentLayers does.
   LSTM(std::int64_t in, std::int64_t hidden, const RecurrentOptions& options = {});
   void visit(Visitor& v) override { layers.visit(v); }
   std::string settings() const override { return layers.settings(); }
-  /// From a state (layers D, B, H), as the result's; from zeros where it is undefined.
+  /// Runs from a state (layers D, B, H), as in the result; from zeros if it is undefined.
   LSTMResult forward(const Tensor& x, const LSTMState& state = {}) const;
 
   RecurrentLayers layers;  ///< with four gates each: i, f, g, o
@@ -60,13 +60,13 @@ struct GRUResult {
   Tensor y;  ///< (B, T, D H): the last layer's hidden state after each step
   Tensor h;  ///< (layers D, B, H): after the last step of each direction
 };
-/// Gated recurrent units (ops/recurrent.h:gru_cell); all else as LSTM.
+/// Gated recurrent units (ops/recurrent.h:gru_cell), otherwise as LSTM.
 struct GRU final : Callable<GRU> {
   /// Throws Error as RecurrentLayers does.
   GRU(std::int64_t in, std::int64_t hidden, const RecurrentOptions& options = {});
   void visit(Visitor& v) override { layers.visit(v); }
   std::string settings() const override { return layers.settings(); }
-  /// From a hidden state (layers D, B, H), as the result's; from zeros where it is undefined.
+  /// Runs from a hidden state (layers D, B, H), as in the result; from zeros if it is undefined.
   GRUResult forward(const Tensor& x, const Tensor& h = {}) const;
 
   RecurrentLayers layers;  ///< with three gates each: r, z, n

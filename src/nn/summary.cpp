@@ -31,7 +31,7 @@ struct ReadRows final : Visitor {
     result.rows.push_back(std::move(row));
   }
 
-  /// The innermost module that the path leads through.
+  /// The innermost module on the path.
   std::string owner(const std::string& path) const {
     for (auto it = owners.rbegin(); it != owners.rend(); ++it)
       if (it->first.empty() || path.starts_with(it->first + ".")) return it->second;
@@ -43,7 +43,7 @@ struct ReadRows final : Visitor {
   Summary result;
 };
 
-/// 1234567 as 1,234,567.
+/// Formats 1234567 as 1,234,567.
 std::string grouped(std::int64_t number) {
   std::string digits = std::to_string(number);
   for (std::ptrdiff_t i = std::ssize(digits) - 3; i > 0; i -= 3) digits.insert(static_cast<std::size_t>(i), ",");
@@ -64,7 +64,7 @@ std::string bytes_text(std::int64_t bytes) {
 Summary summary(const Module& module) {
   parameters(module);  // for its checks
   ReadRows rows;
-  rows.walk(const_cast<Module&>(module));  // it only looks
+  rows.walk(const_cast<Module&>(module));  // only reads
   return std::move(rows.result);
 }
 

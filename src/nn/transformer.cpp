@@ -68,7 +68,7 @@ Tensor ResidualStream::value() {
 
 void ResidualStream::checkpointed(CheckpointPolicy policy, const Tensors& inputs,
                                   std::function<void(ResidualStream&, const Tensors&)> add) {
-  // The options of the branch that is pending at the end are no tensors: the first run leaves them here.
+  // The options of the branch that is pending at the end are not tensors: the first run stores them here.
   const auto end = std::make_shared<BranchOptions>();
   const auto run = [=, begin = options_, fused = fused_](const Tensors& in) -> Tensors {
     ResidualStream stream(in[0], fused);
@@ -86,7 +86,7 @@ void ResidualStream::checkpointed(CheckpointPolicy policy, const Tensors& inputs
 
 static NormOptions norm_options(const TransformerLayerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }
 
-/// -1 stands for the layer's own dropout.
+/// Replaces -1 by the layer's dropout.
 static double dropout_of(double own, double of_layer) { return own == -1 ? of_layer : own; }
 
 static AttentionOptions attention_options(const TransformerLayerOptions& o, bool cross) {

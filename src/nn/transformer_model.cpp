@@ -41,7 +41,7 @@ static bool is_table(const std::string& name) {
   return name.ends_with("tokens.weight") || name.ends_with("positions.weight") || name.ends_with("head.weight");
 }
 
-/// Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3.
+/// GPT-2's initialization. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3.
 static void initialize_gpt2(const std::vector<NamedTensor>& parameters, std::int64_t branches) {
   for (const NamedTensor& entry : parameters) {
     const bool is_residual = entry.name.ends_with(".proj.weight");
@@ -54,8 +54,7 @@ static void initialize_gpt2(const std::vector<NamedTensor>& parameters, std::int
 static void initialize_xavier(const std::vector<NamedTensor>& parameters, double width) {
   for (const NamedTensor& entry : parameters) {
     const Tensor& x = entry.tensor;
-    // Queries, keys and values: cross attention has two matrices (width, width) and (2 width, width) for them, where self attention has
-    // one.
+    // Query, key and value projections: cross attention has two matrices (width, width) and (2 width, width) for them, self attention one.
     const bool is_cross = entry.name.ends_with(".query.weight") || entry.name.ends_with(".key_value.weight");
     const double bound = std::sqrt(6 / (4 * width));
     if (entry.name.ends_with("bias")) init::zeros(x);
@@ -105,7 +104,7 @@ TransformerModel::TransformerModel(const TransformerOptions& options_, const Tra
     rope = rope_table(options.length, head_dim, options.rope_base, options.device, options.rope_scaling);
   }
   drop = Dropout(options.dropout);
-  // Built one by one: copies of one layer would share its parameters.
+  // Created one by one: copies of one layer would share its parameters.
   for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options, part.cross, rope));
   if (options.final_norm && options.norm != NormKind::none)
     norm.emplace(options.norm, options.width, NormOptions{.eps = options.layer_norm_eps, .bias = options.bias, .device = options.device});
@@ -123,7 +122,7 @@ void TransformerModel::visit(Visitor& v) {
 
 DType TransformerModel::dtype() const {
   if (!tokens.quantized.defined()) return tokens.weight.dtype();
-  // A norm keeps a dtype where matrices have none.
+  // A norm has a dtype even where matrices have none, as in a quantized model.
   const Tensor scale = norm ? norm->weight : blocks.empty() ? Tensor() : blocks.front().norm1.weight;
   return scale.defined() ? scale.dtype() : DType::f32;
 }
@@ -143,14 +142,14 @@ Tensor TransformerModel::position_rows(const Tensor& position_ids, std::int64_t 
   return position_ids.defined() ? embedding(table, position_ids) : slice(table, 0, 0, length);
 }
 
-/// Tokens and positions, after dropout: (B, T, width).
+/// Token and position embeddings, after dropout: (B, T, width).
 Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids) const {
   const double scale = options.scales_embeddings ? std::sqrt(static_cast<double>(options.width)) : 1;
   const bool is_quantized = tokens.quantized.defined() || (positions && positions->quantized.defined());
   if (use_fused_kernel && !position_ids.defined() && !is_quantized) {
     Tensor table = position_table();
     if (scale == 1) return fused_embedding(tokens.weight, table, ids, drop.p, drop.training);
-    // The op has no scale, and dropout keeps to the same draws on either side of one.
+    // The op has no scale, and dropout uses the same random numbers on either side of one.
     if (table.defined()) table = slice(table, 0, 0, ids.size(1)) * (1 / scale);
     return fused_embedding(tokens.weight, table, ids, drop.p, drop.training) * scale;
   }
@@ -160,8 +159,8 @@ Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids)
   return drop.forward(x);
 }
 
-/// The mask of S keys, for layers with weights of a dtype, with padding that kernels need not convert. Float32 on a GPU: more kernels take
-/// padding than take lengths, that of short sequences and the softmax of written scores among them.
+/// Mask of S keys for layers with weights of a dtype, with padding in the form that kernels take. For float32 on a GPU, lengths become
+/// padding: more kernels take padding than lengths, among them single-tile attention and the softmax of materialized scores.
 static AttentionMask mask_of_layers(const AttentionMask& given, std::int64_t keys, DType dtype) {
   AttentionMask mask = shared_by_layers(given);
   const bool has_lengths = mask.key_lengths.defined() && !mask.padding.defined();
@@ -176,8 +175,8 @@ static AttentionMask mask_of_layers(const AttentionMask& given, std::int64_t key
 void TransformerModel::forward_block(const TransformerLayer& block, ResidualStream& stream, const AttentionMask& mask, const Tensor& memory,
                                      const AttentionMask& memory_mask) const {
   if (options.activation_checkpointing == CheckpointPolicy::none) return block.forward(stream, mask, memory, memory_mask);
-  // The first run is that of the block itself, by whose address messages know its path. The copy, which shares the parameters, is for
-  // backward: the model may have gone by then.
+  // The first run is that of the block itself, by whose address messages find its path. The copy, which shares the parameters, is for
+  // backward, when the model may have been destroyed.
   const auto first = std::make_shared<const TransformerLayer*>(&block);
   stream.checkpointed(options.activation_checkpointing, {memory}, [=, copy = block](ResidualStream& x, const Tensors& inputs) {
     const TransformerLayer* const own = std::exchange(*first, nullptr);

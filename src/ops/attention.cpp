@@ -25,7 +25,7 @@
 #include "ops/view.h"
 #include "tensor/view_of.h"
 
-// Scaled dot-product attention: as a composition, and by kernels in tiles.
+// Scaled dot-product attention: composed of other ops, and fused (flash attention in tiles).
 namespace tern {
 
 using namespace detail;
@@ -34,7 +34,7 @@ namespace {
 
 constexpr const char* fused_name = "fused_scaled_dot_product_attention";
 
-/// On the CPU, where they can be read without a wait: starts ascend from 0 to the rows' number, by `longest` at most.
+/// Checks starts on the CPU, where they can be read without a wait: ascending from 0 to the number of rows, in steps of at most `longest`.
 void check_starts(const char* op, const char* what, const Tensor& starts, std::int64_t rows, std::int64_t longest) {
   if (starts.device() != cpu) return;
   const std::vector<std::int64_t> at = starts.to_vector<std::int64_t>();
@@ -88,9 +88,9 @@ AttentionSizes check(const char* op, const Tensor& q, const Tensor& k, const Ten
   return sizes;
 }
 
-// Note [Packed projection]: q, k and v are often slices of what one projection wrote, (.., 3, H, D), or k and v of (.., 2, Hkv, D). Their
-// gradients are then written as slices of one tensor in the same order, which unstack and split pass on as it is (ops/view.cpp): no copy
-// joins them.
+// Note [Packed projection]: q, k and v are often slices of one projection's output, (.., 3, H, D), or k and v of (.., 2, Hkv, D). Their
+// gradients are then written as slices of one tensor in the same order, which unstack and split return as it is (ops/view.cpp), without a
+// copy that joins them.
 
 /// True if b's heads follow a's in each row of one tensor.
 bool is_adjacent_to(const Tensor& a, const Tensor& b) {
@@ -101,8 +101,8 @@ bool is_adjacent_to(const Tensor& a, const Tensor& b) {
   return a.strides()[d - 1] == 1 && a.strides()[d - 2] == a.size(-1) && b.offset() - a.offset() == a.size(-2) * a.size(-1);
 }
 
-/// Memory for the gradients of tensors: where they stand beside each other, slices of one.
-Tensors gradients_beside(const Tensors& xs) {
+/// Memory for the gradients of tensors: slices of one tensor where the inputs are adjacent slices of one.
+Tensors adjacent_gradients(const Tensors& xs) {
   Tensors results;
   for (std::size_t first = 0, last = 0; first < xs.size(); first = last) {
     Shape shape = xs[first].shape();
@@ -117,9 +117,9 @@ Tensors gradients_beside(const Tensors& xs) {
 }
 
 /// x with last stride 1, as the kernels take it.
-Tensor with_whole_rows(const Tensor& x) { return x.size(-1) <= 1 || x.strides().back() == 1 ? x : contiguous(x); }
+Tensor with_contiguous_rows(const Tensor& x) { return x.size(-1) <= 1 || x.strides().back() == 1 ? x : contiguous(x); }
 
-/// As the kernels take it: packed sequences are rows of one batch.
+/// View as the kernels take it: packed sequences are rows of one batch.
 View batched(const Tensor& x) {
   View view = x.view();
   view.strides[view.dims() - 1] = 1;
@@ -129,8 +129,8 @@ View batched(const Tensor& x) {
   return view;
 }
 
-/// For a profile: the flops of `products` products, each of D multiplications and additions for each visible pair of query and key. Not
-/// counted where the mask is in tensors.
+/// Flop count for the profiler: `products` products, each of D multiply-adds for each visible pair of query and key. Not counted where the
+/// mask is in tensors.
 void count_products(const AttentionSizes& sizes, const AttentionParams& params, double products) {
   const AttentionMask& mask = params.mask;
   if (!backend::observer || sizes.is_packed || mask.prefix.defined() || mask.key_lengths.defined()) return;
@@ -142,14 +142,13 @@ void count_products(const AttentionSizes& sizes, const AttentionParams& params, 
   backend::count_flops(2 * products * pairs * static_cast<double>(sizes.batch * sizes.heads * sizes.width), false);
 }
 
-/// In tiles: nothing that grows with T S is in memory. Undefined on a device that has no kernel for them.
-Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
-                          const AttentionParams& params) {
-  Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_);
+/// Flash attention: memory does not grow with T S. Undefined if the device has no kernel for the inputs.
+Tensor tiled_attention(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params) {
+  Tensor q = with_contiguous_rows(q_), k = with_contiguous_rows(k_), v = with_contiguous_rows(v_);
   const Tensor bias = params.bias, out = empty(q.shape(), q.dtype(), q.device());
   const detail::KernelMask mask(params.mask, q.dtype());
   PhiloxState draws;
-  AttentionParams given = params;  // but for the bias, which is saved with its history
+  AttentionParams given = params;  // without the bias, which is saved with its history
   given.bias = {};
   const auto contiguous_starts = [](const Tensor& starts) { return starts.defined() ? contiguous(starts) : starts; };
   const Tensor query_starts = contiguous_starts(params.query_starts), key_starts = contiguous_starts(params.key_starts);
@@ -170,7 +169,7 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
                       [&](auto dev) { return kernels::has_flash_attention(dev, of_q, of_k, of_v, batched(out), attention(bias, {})); });
     };
     if (!is_served(batched(q), batched(k), batched(v))) {
-      const auto dense = [&](const Tensor& x) {  // as a copy would lie
+      const auto dense = [&](const Tensor& x) {  // with the strides of a contiguous copy
         View view = batched(x);
         view.strides = contiguous_strides(view.shape);
         view.data = out.view().data;
@@ -183,7 +182,7 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
   }
   draws = draws_for(sizes, params);
   const auto in_tiles = [&]() -> Tensors {
-    // By rows, also where sequences are packed: some may be much shorter than the longest.
+    // By rows also where sequences are packed: some may be much shorter than the longest.
     const Shape rows = given.query_starts.defined() ? Shape{1, sizes.heads, q.size(0)} : Shape{sizes.batch, sizes.heads, sizes.queries};
     const Tensor log_sums = empty(rows, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
     on(q.device(), [&](auto dev) {
@@ -198,7 +197,7 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, draws); });
     const Tensor g = contiguous(call.grad());
-    Tensors results = gradients_beside({in[0], in[1], in[2]});
+    Tensors results = adjacent_gradients({in[0], in[1], in[2]});
     results.emplace_back();
     if (in[3].defined() && call.needs(3)) {
       Shape shape = in[3].shape();
@@ -216,13 +215,14 @@ Tensor attention_in_tiles(const AttentionSizes& sizes, const Tensor& q_, const T
   });
 }
 
-/// Of one query a sequence, where no gradient is asked for: keys and values are read once, in place. Undefined on a device that has
-/// no kernel for them.
-Tensor attention_of_one_query(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
+/// Attention of one query per sequence, without gradients: keys and values are read once, in place. Undefined if the device has no kernel
+/// for the inputs.
+Tensor single_query_attention(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
                               const AttentionParams& params) {
   const bool is_dropped = params.training && params.dropout > 0;
   if (sizes.queries != 1 || sizes.is_packed || is_dropped || needs_record({q_, k_, v_, params.bias})) return {};
-  const Tensor q = with_whole_rows(q_), k = with_whole_rows(k_), v = with_whole_rows(v_), y = empty(q.shape(), q.dtype(), q.device());
+  const Tensor q = with_contiguous_rows(q_), k = with_contiguous_rows(k_), v = with_contiguous_rows(v_),
+               y = empty(q.shape(), q.dtype(), q.device());
   const KernelMask mask(params.mask, q.dtype());
   const kernels::Attention attention{.mask = mask.view(),
                                      .bias = params.bias.defined() ? broadcast_to(params.bias.detach(), sizes.scores()).view() : View{},
@@ -231,16 +231,17 @@ Tensor attention_of_one_query(const AttentionSizes& sizes, const Tensor& q_, con
       !cuda_has(q.device(), [&](auto dev) { return kernels::has_decode_attention(dev, batched(q), batched(k), batched(v), attention); }))
     return {};
   on(q.device(), [&](auto dev) { kernels::decode_attention(dev, batched(q), batched(k), batched(v), attention, batched(y)); });
-  return record(fused_name, y, {q, k, v, params.bias}, {}, [](const Backward&) { return Tensors(); });  // looked at, never recorded
+  return record(fused_name, y, {q, k, v, params.bias}, {},
+                [](const Backward&) { return Tensors(); });  // for observers; never recorded, because no gradient is required
 }
 
-/// Whether it is self attention with a mask that every kernel knows.
-bool is_simple(const AttentionSizes& sizes, const AttentionParams& params) {
+/// True for self attention with a mask that every kernel supports.
+bool is_plain_self_attention(const AttentionSizes& sizes, const AttentionParams& params) {
   return !sizes.is_packed && sizes.queries == sizes.keys && sizes.heads == sizes.kv_heads && !params.bias.defined() &&
          params.mask.window == 0 && !params.mask.key_lengths.defined();
 }
 
-/// q, k and v as the whole (B, T, 3, H, D) that they are slices of; undefined where they are not.
+/// The whole (B, T, 3, H, D) of which q, k and v are slices; undefined if they are not.
 Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
   const Shape& s = q.shape();
   if (!is_adjacent_to(q, k) || !is_adjacent_to(k, v) || q.strides()[1] != 3 * s[2] * s[3] || q.strides()[0] != s[1] * q.strides()[1])
@@ -249,8 +250,8 @@ Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
   return q.window(shape, contiguous_strides(shape), q.offset());
 }
 
-/// On a GPU, by the kernels for short sequences, a head in one tile. q, k and v are slices of one projection.
-Tensor attention_in_one_tile(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
+/// On a GPU, by the single-tile kernels for short sequences, one head in one tile. q, k and v are slices of one projection.
+Tensor single_tile_attention(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
                              const AttentionParams& params) {
   const KernelMask mask(params.mask, q.dtype());
   const PhiloxState draws = draws_for(sizes, params);
@@ -267,14 +268,14 @@ Tensor attention_in_one_tile(const AttentionSizes& sizes, const Tensor& q, const
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, params, draws); });
     const Tensor g = contiguous(call.grad());
-    Tensors results = gradients_beside(in);
+    Tensors results = adjacent_gradients(in);
     on_cuda(fused_name, g.device(),
             [&](auto dev) { kernels::self_attention_grad(dev, projection(in), g.view(), attention(), projection(results)); });
     return results;
   });
 }
 
-/// Products run in the dtype that autocast says, and the bias is added to one.
+/// Parameters under autocast: products run in the lowered dtype, and the bias is added to their result.
 AttentionParams lowered(const AttentionParams& params) {
   AttentionParams result = params;
   result.bias = detail::autocast("matmul", params.bias);
@@ -293,16 +294,16 @@ Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, co
   const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
   const AttentionParams params = lowered(params_);
   const AttentionSizes sizes = check(fused_name, q, k, v, params);
-  if (const Tensor y = attention_of_one_query(sizes, q, k, v, params); y.defined()) return y;
-  if (q.device() == cpu) return attention_in_tiles(sizes, q, k, v, params);
+  if (const Tensor y = single_query_attention(sizes, q, k, v, params); y.defined()) return y;
+  if (q.device() == cpu) return tiled_attention(sizes, q, k, v, params);
   if (q.numel() == 0) return compose(sizes, q, k, v, params, true);
-  const bool simple = is_simple(sizes, params);
+  const bool simple = is_plain_self_attention(sizes, params);
   if (simple && cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); })) {
-    if (whole_projection(q, k, v).defined()) return attention_in_one_tile(sizes, q, k, v, params);
+    if (whole_projection(q, k, v).defined()) return single_tile_attention(sizes, q, k, v, params);
     const Tensors parts = unstack(stack({q, k, v}, 2), 2);
-    return attention_in_one_tile(sizes, parts[0], parts[1], parts[2], params);
+    return single_tile_attention(sizes, parts[0], parts[1], parts[2], params);
   }
-  if (const Tensor y = attention_in_tiles(sizes, q, k, v, params); y.defined()) return y;
+  if (const Tensor y = tiled_attention(sizes, q, k, v, params); y.defined()) return y;
   if (needs_chunks(sizes, q, params)) return attention_in_chunks(sizes, q, k, v, params);
   return simple ? attention_by_products(sizes, q, k, v, params) : compose(sizes, q, k, v, params, true);
 }

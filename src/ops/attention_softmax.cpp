@@ -16,7 +16,7 @@
 #include "ops/view.h"
 #include "tensor/view_of.h"
 
-// The softmax of attention scores, with the masks that attention has: as a composition, and fused.
+// Softmax of attention scores with attention masks: composed of other ops, and fused.
 namespace tern {
 
 void detail::check_mask(const char* op, const Shape& scores, DType dtype, Device device, const AttentionMask& mask) {
@@ -38,9 +38,9 @@ void detail::check_mask(const char* op, const Shape& scores, DType dtype, Device
           "bool or floats");
   if (prefix.defined()) check("a prefix", prefix, {scores[0]}, prefix.dtype() == DType::i64, "i64");
   if (key_lengths.defined()) check("key_lengths", key_lengths, {scores[0]}, key_lengths.dtype() == DType::i64, "i64");
-  if (prefix.defined() && !causal) fail(op, "expected causal = true beside a prefix, which opens what causal closes");
+  if (prefix.defined() && !causal) fail(op, "expected causal = true with a prefix: a prefix shows keys that causal hides");
   if (window < 0 || (window > 0 && (!causal || prefix.defined())))
-    fail(op, fmt::format("expected a window >= 0, with causal = true and no prefix beside it, but got window {}, causal {} and {} prefix",
+    fail(op, fmt::format("expected a window >= 0, with causal = true and without a prefix, but got window {}, causal {} and {} prefix",
                          window, causal, prefix.defined() ? "a" : "no"));
 }
 
@@ -57,11 +57,11 @@ Tensor aligned_with(const Tensor& x, const Tensor& scores) {
   for (int d = 1; d < x.dims(); ++d) shape.push_back(x.size(d));
   return reshape(x, shape);
 }
-/// As aligned_with, for a number for each batch row.
+/// As aligned_with, for one number per batch row.
 Tensor per_batch_row(const Tensor& x, const Tensor& scores) { return aligned_with(reshape(x, {x.size(0), 1, 1}), scores); }
 
-/// True where a row does not see a key, in a shape that broadcasts to the scores'; undefined if nothing is hidden. Queries end `past` keys
-/// behind their own number, (B) of i64; undefined: S - T.
+/// Hidden keys: true where a row does not see a key, in a shape that broadcasts to the scores'; undefined if no key is hidden. `past` (B),
+/// i64: query t has position t + past among the keys; undefined: S - T.
 Tensor hidden_keys(const Tensor& scores, const AttentionMask& mask, const Tensor& past) {
   const std::int64_t queries = scores.size(-2), keys = scores.size(-1);
   const Tensor columns = arange(keys, DType::i64, scores.device());
@@ -82,20 +82,20 @@ Tensor hidden_keys(const Tensor& scores, const AttentionMask& mask, const Tensor
   return hidden;
 }
 
-/// The composition, with `past` of hidden_keys.
+/// The composed op, with `past` of hidden_keys.
 Tensor masked_softmax(const Tensor& scores, const AttentionMask& mask, const Tensor& past) {
   const Tensor hidden = hidden_keys(scores, mask, past);
   if (!hidden.defined()) return softmax(scores);
   const bool adds = mask.padding.defined() && mask.padding.dtype() != DType::boolean;
   const Tensor sum = adds ? scores + cast(aligned_with(unsqueeze(mask.padding.detach(), 1), scores), scores.dtype()) : scores;
-  // Twice: the first gives the hidden keys nothing, the second a row that sees none.
+  // Two fills: the first gives hidden keys a probability of 0, the second zeroes a row that sees no key.
   const double lowest = scores.dtype() == DType::f16 ? -3e4 : -1e30;
   return masked_fill(softmax(masked_fill(sum, hidden, lowest)), hidden, 0);
 }
 
 }  // namespace
 
-/// The padding is added to the scores.
+/// Padding in the form that is added to the scores.
 static Tensor additive_padding(const Tensor& padding, DType scores) {
   if (!padding.defined()) return {};
   const DType dtype = scores == DType::f64 ? scores : DType::f32;

@@ -3,11 +3,11 @@
 
 namespace tern {
 
-/// Softmax of scores (B, ..., T, S) over the keys that each row sees, 0 at the others; a row that sees none is 0, and so is its
-/// gradient. At least two dimensions, three with padding or a prefix. Throws Error if shapes, dtypes or devices do not fit.
+/// Softmax of scores (B, ..., T, S) over the keys that each row sees; the probabilities of other keys are 0, and a row that sees no key is
+/// 0, as is its gradient. At least two dimensions, three with padding or a prefix. Throws Error if shapes, dtypes or devices do not fit.
 Tensor attention_softmax(const Tensor& scores, const AttentionMask& mask = {});
-/// As attention_softmax; moreover a row that sees only scores of -inf is 0. One read of the scores, no mask in memory. Wang et al.,
-/// "LightSeq2", 2021, has the idea.
+/// attention_softmax as one kernel: the scores are read once, and no mask is written to memory. In addition, a row that sees only scores of
+/// -inf is 0. After Wang et al., "LightSeq2", 2021.
 Tensor fused_attention_softmax(const Tensor& scores, const AttentionMask& mask = {});
 
 }  // namespace tern

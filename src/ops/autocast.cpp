@@ -15,13 +15,13 @@ namespace tern {
 
 // The policy, after PyTorch's "Autocast Op Reference".
 static constexpr std::array table = {
-    // Products are bound by arithmetic, which tensor cores do in 16 bits with f32 sums.
+    // Products are compute-bound, and tensor cores compute them in 16 bits with f32 sums.
     AutocastRule{"matmul", CastTo::lower},
     AutocastRule{"linear", CastTo::lower},
     AutocastRule{"depthwise_conv1d", CastTo::lower},
     AutocastRule{"conv1d", CastTo::lower},
     AutocastRule{"conv2d", CastTo::lower},
-    // Sums of many terms, and functions that leave the range or the precision of 16 bits.
+    // Sums of many terms, and functions that exceed the range or the precision of 16 bits.
     AutocastRule{"softmax", CastTo::f32},
     AutocastRule{"log_softmax", CastTo::f32},
     AutocastRule{"attention_softmax", CastTo::f32},
@@ -40,7 +40,7 @@ static constexpr std::array table = {
     AutocastRule{"prod", CastTo::f32},
     AutocastRule{"cumsum", CastTo::f32},
     AutocastRule{"logsumexp", CastTo::f32},
-    // Operands that must agree.
+    // Operands that must have one dtype.
     AutocastRule{"cat", CastTo::widest},
     AutocastRule{"stack", CastTo::widest},
 };
@@ -67,14 +67,14 @@ Tensor Autocast::operand(const char* op, const Tensor& x) {
   return rule->to == CastTo::f32 ? cast(x, DType::f32) : rule->to == CastTo::lower ? lowered(x) : x;
 }
 
-/// A weight whose memory comes and goes. Its cast is not kept: all of them together would take half of what the weights do.
+/// A weight whose memory is allocated on demand. Its cast is not kept: all casts together would take half as much memory as the weights.
 static Tensor lowered_on_demand(const FlatStorage& flat, const Tensor& x, DType dtype) {
   const Tensor copy = flat.lowered && x.is_contiguous() ? flat.lowered(x, dtype) : Tensor();
   if (!copy.defined()) return cast(x, dtype);
   return record("cast", copy, {x}, {}, [from = x.dtype()](const Backward& call) -> Tensors { return {cast(call.grad(), from)}; });
 }
 
-/// A leaf that is trained is a weight, which several calls take.
+/// A leaf that requires a gradient is a weight, which several calls read: its cast is kept.
 Tensor Autocast::lowered(const Tensor& x) {
   if (x.dtype() == dtype_ || !x.is_leaf()) return cast(x, dtype_);
   const FlatStorage* const flat = flat_storage(x);
@@ -84,7 +84,7 @@ Tensor Autocast::lowered(const Tensor& x) {
   const auto is_current = [&](const Cast& kept) {
     if (kept.version != x.version() || kept.is_recorded != is_recorded) return false;
     const AutogradState* state = autograd_state(kept.result);
-    return !is_recorded || (state && state->node && !state->node->released);  // else a backward pass has been through it
+    return !is_recorded || (state && state->node && !state->node->released);  // otherwise a backward pass has released it
   };
   Cast& kept = weights_[x.ref().get()];
   if (!kept.source.defined() || !is_current(kept)) kept = {x, cast(x, dtype_), x.version(), is_recorded};

@@ -44,15 +44,15 @@ void check(const Tensor& x, double eps, std::initializer_list<const Tensor*> par
   }
 }
 
-/// All dimensions but the channels'.
-Dims others(const Tensor& x) {
+/// All dimensions but that of the channels.
+Dims reduced_dims(const Tensor& x) {
   Dims dims;
   for (int d = 0; d < x.dims(); ++d)
     if (d != 1) dims.push_back(d);
   return dims;
 }
 
-/// (C) as (1, C, 1, ...) of x's dtype; an undefined one stays so.
+/// Reshapes (C) to (1, C, 1, ...) of x's dtype; an undefined tensor stays undefined.
 Tensor by_channel(const Tensor& parameter, const Tensor& x) {
   if (!parameter.defined()) return parameter;
   Shape shape = Shape::filled(x.dims(), 1);
@@ -72,7 +72,7 @@ Tensor scaled(const Tensor& deviation, const Tensor& rstd, const Tensor& gamma, 
 /// x as (B, C, L), contiguous.
 Tensor in_rows(const Tensor& x) { return reshape(contiguous(x), {x.size(0), x.size(1), x.numel() / (x.size(0) * x.size(1))}); }
 
-/// Whether the CPU's kernels take x. Rows of few elements are no work for a vector: (B, C) is all such.
+/// True if the CPU's kernels take x. Rows of few elements are too short for vectors: those of (B, C) all are.
 bool has_kernel(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
   const auto fits = [&](const Tensor& parameter) { return !parameter.defined() || parameter.dtype() == x.dtype(); };
   return detail::has_cpu_kernel(x) && fits(gamma) && fits(beta) && x.numel() >= 4 * x.size(0) * x.size(1) && x.numel() > 0;
@@ -97,7 +97,7 @@ Forward forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double
   return {cast(scaled(deviation, rstd, by_channel(gamma, wide), by_channel(beta, wide)), x.dtype()), mean, variance, rstd};
 }
 
-/// By the kernel, into those that are wanted.
+/// Gradients by the kernel, of the inputs that need one.
 void kernel_gradients(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& g, Tensors& d,
                       const std::array<bool, 3>& wanted) {
   const Tensor rows = in_rows(x), gradient = in_rows(g), weight = gamma.defined() ? contiguous(gamma) : gamma;
@@ -118,7 +118,7 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& gamma, const Tensor& b
   check(x, eps, {&gamma, &beta}, {});
   const std::int64_t count = x.size(1) == 0 ? 1 : x.numel() / x.size(1);
   if (count == 0) fail("batch_norm", fmt::format("expected one element or more in each channel but got {}", to_string(x.shape())));
-  const Dims dims = others(x);
+  const Dims dims = reduced_dims(x);
   const auto [y, mean, variance, rstd] = forward(x, gamma, beta, eps, dims);
   const Shape channels = {x.size(1)};
   const DType beta_dtype = beta.defined() ? beta.dtype() : x.dtype();
@@ -133,7 +133,8 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& gamma, const Tensor& b
                            {call.needs(0), has_gamma && call.needs(1), has_beta && call.needs(2)});
           return d;
         }
-        // The deviations are made again, as they cost a pass and would keep another tensor of x's size; recorded, for a higher order.
+        // The deviations are recomputed: that costs one pass, while keeping them would take another tensor of x's size. Recorded for a
+        // higher order.
         const Tensor in = call.saved(0), wide = detail::widened(in), parameter = call.saved(1), scale = by_channel(parameter, wide);
         const Tensor deviation = higher ? detail::centered(wide, dims) : wide - call.saved(2);
         const Tensor one_over = higher ? rsqrt(tern::mean(square(deviation), dims, true) + eps) : call.saved(3);

@@ -9,21 +9,21 @@
 namespace tern {
 
 struct CapturedStep::Recording {
-  Tensors inputs;  ///< that the graph reads
+  Tensors inputs;  ///< memory that the graph reads its inputs from
   Tensor result;
   std::unique_ptr<backend::Graph> graph;
-  std::int64_t runs = 0;  ///< as written
+  std::int64_t runs = 0;  ///< number of runs as written
   std::uint64_t seed = 0;
-  std::uint64_t draws = 0;  ///< random positions that a step takes
+  std::uint64_t draws = 0;  ///< random numbers that a step draws
 };
 
 namespace {
 
-/// While it lives, work goes to another stream, which waits for the present one at the start; and the other way round at the end.
+/// Scope in which work goes to another stream. That stream waits for the current one at the start, and the current one for it at the end.
 class OnStream {
  public:
   explicit OnStream(Stream stream) : stream_(stream), scope_(stream) { backend::wait_stream(stream_, scope_.outer()); }
-  /// To be called when all is queued.
+  /// To be called when all work is queued.
   void finish() { backend::wait_stream(scope_.outer(), stream_); }
 
  private:
@@ -38,7 +38,7 @@ std::vector<std::int64_t> key_of(const Tensors& inputs) {
     key.push_back(x.dims());
     key.insert(key.end(), x.shape().begin(), x.shape().end());
   }
-  // The rows for which a part of a batch draws random numbers are constants of its recording.
+  // Data parallel: the rows of the batch for which this process draws random numbers are constants of a recording.
   if (const BatchRows& rows = context().generator.rows(); rows.total > 0) key.insert(key.end(), {rows.first, rows.count, rows.total});
   return key;
 }
@@ -83,7 +83,7 @@ Tensor CapturedStep::run(const Tensors& inputs) {
   const Key key = key_of(inputs);
   auto found = recordings_.find(key);
   if (found == recordings_.end() || found->second.runs < runs_as_written_) {
-    // As written: libraries load their kernels, moments come into being, and memory is found for every tensor.
+    // Run as written: libraries load their kernels, optimizers create their moments, and every tensor gets its memory.
     nodes_ = 0;
     Tensors own = copies(inputs);
     Tensor result = step_(own);
@@ -92,7 +92,7 @@ Tensor CapturedStep::run(const Tensors& inputs) {
     return result;
   }
   Recording& recording = found->second;
-  // The seed is part of every kernel that draws.
+  // The seed is a constant in every recorded kernel that draws.
   if (!recording.graph || (recording.draws > 0 && recording.seed != context().generator.seed())) record(recording);
   const NoGrad unrecorded;
   Tensors sources;
@@ -116,7 +116,7 @@ void CapturedStep::record(Recording& recording) {
   if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
   Generator& generator = context().generator;
   const Generator before = generator;
-  // Draws are recorded from 0 on; where a replay begins is written to device memory by each launch, and added there.
+  // Draws are recorded from position 0; each launch writes the position at which its replay begins to device memory, where it is added.
   recording.seed = generator.seed();
   std::vector<backend::GraphStream::Input> inputs;
   for (const Tensor& x : recording.inputs)

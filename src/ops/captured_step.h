@@ -8,35 +8,35 @@
 
 namespace tern {
 
-/// A step of training or decoding, or any work on tensors, that a GPU is given as one graph instead of hundreds of kernels. For each set
-/// of input shapes the first call runs as written, the second is recorded, and from then on the recording is replayed: every call is
-/// one step. Results are bitwise those of the plain calls, dropout included, because random positions, learning rates and step
-/// counts live in device memory (Note [Random position]). On the CPU, each call runs as written.
+/// CUDA graph capture of a step of training or decoding, or of any function of tensors: the GPU gets one graph in place of hundreds of
+/// kernels. For each set of input shapes the first call runs as written, the second is captured, and later calls replay the graph; every
+/// call is one step. Results are bitwise those of the plain calls, dropout included, because random positions, learning rates and step
+/// counts are in device memory (Note [Random position]). On the CPU, each call runs as written.
 ///
 /// The function must do the same work each time: no decision on a tensor's value, no item(), no copy to or from the host. What
 /// it changes must live outside of it: parameters, gradients (see flatten_parameters), an optimizer's moments, a KvCache.
 class CapturedStep {
  public:
   using Function = std::function<Tensor(const Tensors& inputs)>;  ///< a loss, or another result of the step
-  /// With `runs_as_written` of a shape more than one, what comes seldom is not recorded: to record takes the time of several runs. Throws
-  /// Error without a function, and for runs below 1.
+  /// `runs_as_written`: calls of each set of shapes that run as written before one is captured. A capture takes the time of several runs,
+  /// so a value above 1 saves it for shapes that are rare. Throws Error without a function, and for a value below 1.
   explicit CapturedStep(Function step, Device device = cpu, std::int64_t runs_as_written = 1);
   ~CapturedStep();
   /// @{
-  CapturedStep(CapturedStep&&) noexcept;  ///< recordings go with it
+  CapturedStep(CapturedStep&&) noexcept;  ///< moves the recordings too
   CapturedStep& operator=(CapturedStep&&) noexcept;
   /// @}
 
-  /// One step. The inputs, all of them defined, are on the device; the next call may get other tensors. The result stays valid until
-  /// the next call with the same shapes. Throws Error if the function waits for the device.
+  /// Runs one step. All inputs are defined and on the device; they may be other tensors at the next call. The result stays valid until the
+  /// next call with the same shapes. Throws Error if the function waits for the device.
   Tensor operator()(const Tensors& inputs);
 
-  /// Forgets all recordings: to be called when tensors of the step have moved.
+  /// Drops all recordings: call it after tensors of the step have moved in memory.
   void forget();
 
-  /// Shapes that have been recorded, or have been run.
+  /// Number of input shapes that have been seen, captured or not yet.
   std::size_t recordings() const;
-  /// Kernels, copies and fills in the recording that the last call replayed; 0 if it ran as written.
+  /// Number of kernels, copies and fills in the graph that the last call replayed; 0 if it ran as written.
   std::size_t nodes() const { return nodes_; }
 
  private:
@@ -51,7 +51,7 @@ class CapturedStep {
   std::int64_t runs_as_written_ = 1;
   std::unique_ptr<backend::GraphStream> stream_;
   std::map<Key, Recording> recordings_;
-  Tensor position_;  ///< of the random numbers, i64 (), on the device; each launch writes it
+  Tensor position_;  ///< random position, i64 (), on the device; written before each launch
   std::size_t nodes_ = 0;
 };
 

@@ -13,18 +13,19 @@
 namespace tern {
 
 // Note [Activation checkpointing]
-// The function runs once, and its ops are recorded as ever, so that backward walks one graph whatever is checkpointed. But a tensor that an
-// op saves becomes a slot of the call, which keeps no more than its shape. When backward first asks for one, the function runs again on
-// its inputs under the random position, autocast and precision of the first run. This second run records a graph that nobody walks: it is
-// there for its saved tensors, which fill the slots in the same order. It stops at the last slot that is wanted, by an exception.
-// A slot's tensor goes with the node that owns it, and a second run thus fills memory for one call at a time.
-// A call within a call saves its inputs in slots of the outer one. A run of the outer one runs the inner function too, for its results.
-// Costly results (SavedTensorHooks::costly) are numbered as well. `selective` keeps them all. `full` keeps the last one where it is a
-// result of the call, which then lives anyway: a block that ends with a product does not compute it twice.
+// The function runs once, and its ops are recorded as usual, so backward walks one graph, with or without checkpoints. But each tensor that
+// an op saves becomes a slot of the call, which keeps only its shape. When backward first needs a slot, the function runs again on its
+// inputs under the random position, autocast and precision of the first run. This second run records a graph that is never walked: its
+// saved tensors fill the slots in the same order. An exception stops the run after the last slot that is needed. A slot's tensor is
+// released with the node that owns it, so second runs fill memory for one call at a time. Nested calls: an inner call saves its inputs in
+// slots of the outer one. A second run of the outer function runs the inner one too, for its results. Costly results
+// (SavedTensorHooks::costly) are numbered as well. `selective` keeps all of them. `full` keeps the last one if it is a result of the call,
+// which is alive anyway: a block that ends with a product does not compute it twice. result of the call, which then lives anyway: a block
+// that ends with a product does not compute it twice.
 
 namespace {
 
-/// Ends a second run, when all is there.
+/// Exception that ends a second run when all slots are filled.
 struct AllFilled {};
 
 class CheckpointedCall final : public RefCounted {
@@ -37,9 +38,9 @@ class CheckpointedCall final : public RefCounted {
   }
 
   Tensors run_first(const Tensors& inputs);
-  /// A slot's tensor, for the backward of an op.
+  /// Returns a slot's tensor, for the backward of an op.
   Tensor fill(std::size_t slot, const char* op);
-  /// Nobody will ask for it again.
+  /// Releases a slot that no op will read again.
   void drop(std::size_t slot) { slots_[slot].is_wanted = false, slots_[slot].tensor = {}; }
 
  private:
@@ -49,10 +50,10 @@ class CheckpointedCall final : public RefCounted {
     Shape shape;
     DType dtype;
     bool is_wanted = true;
-    Tensor tensor = {};  ///< of the second run
+    Tensor tensor = {};  ///< tensor saved by the second run
     std::uint32_t version = 0;
   };
-  /// A kept tensor, and its version.
+  /// A tensor that is kept, and its version.
   struct Kept {
     Tensor tensor;
     std::uint32_t version = 0;
@@ -66,7 +67,7 @@ class CheckpointedCall final : public RefCounted {
   CheckpointPolicy policy_;
   std::vector<Saved> inputs_;
   std::vector<Slot> slots_;
-  std::vector<std::vector<Kept>> costly_;  ///< results in order; empty where they are not kept
+  std::vector<std::vector<Kept>> costly_;  ///< results in order; empty if not kept
   Generator generator_ = context().generator;
   MatmulPrecision precision_ = context().matmul_precision;
   std::optional<DType> autocast_;
@@ -137,7 +138,7 @@ class CheckpointedCall::SecondRun final : public SavedTensorHooks {
   std::size_t end() const { return end_; }
 
  private:
-  /// For a backward pass within the function.
+  /// Packed tensor for a backward pass within the function.
   struct Filled final : PackedTensor {
     explicit Filled(const Tensor& x) : tensor(x) {}
     Tensor unpack(const char*) override { return tensor; }
@@ -183,7 +184,7 @@ void CheckpointedCall::run_again(const char* op) {
   try {
     f_(inputs);
   } catch (const AllFilled&) {
-    for (std::vector<Kept>& results : costly_) results.clear();  // slots have what is asked for
+    for (std::vector<Kept>& results : costly_) results.clear();  // the slots hold what is still needed
     return;
   }
   fail("checkpoint", fmt::format("expected the function to save {} tensors again, but it saved {}: what it computes must depend on its "

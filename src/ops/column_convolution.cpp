@@ -16,12 +16,12 @@
 #include "ops/view.h"
 
 // Note [Columns]
-// The columns of n images lie side by side: C kh kw rows of n oh ow positions. Then a convolution is one product, and so are the gradients
-// of the columns and of the weights, which has all of these positions for its depth: no product for each image, and none of their weights'
-// gradients to be added up. The rows begin at multiples of 16 bytes, which is what the products of 16-bit floats ask for: the 49 positions
-// of a 7 x 7 image do not, 32 times 49 do. The result of such a product, (O, n, oh ow), is transposed to (n, O, oh ow) by a copy, which
-// adds the bias on its way. Where an image has many positions, and they begin at such multiples too, a product for each image is as fast
-// and writes y in place.
+// The columns of n images are joined into one matrix, C kh kw rows of n oh ow positions. Then a convolution is one product, and so are the
+// gradients of the columns and of the weights, whose depth is all of these positions: there is no product for each image, and no sum over
+// the images' gradients of the weights. The rows begin at multiples of 16 bytes, as fast products of 16-bit floats require: rows of the 49
+// positions of one 7 x 7 image do not, those of 32 images do. The result of such a product, (O, n, oh ow), is transposed to (n, O, oh ow)
+// by a copy that also adds the bias. For images with many positions, whose rows are aligned too, a product for each image is as fast and
+// writes y in place.
 namespace tern::detail {
 
 namespace {
@@ -30,7 +30,7 @@ Shape result_shape(const Tensor& x, const Tensor& w, const kernels::Convolution&
   return {x.size(0), w.size(0), of.window.y.positions, of.window.x.positions};
 }
 
-/// The sizes of a convolution as products see it, and the memory of some images' columns.
+/// Sizes of a convolution as matrix products, and the memory for the columns of a chunk of images.
 class Columns {
  public:
   Columns(const Tensor& x, const Tensor& w, const kernels::Convolution& of, std::int64_t bytes)
@@ -45,21 +45,21 @@ class Columns {
     const std::int64_t of_image = std::max<std::int64_t>(groups_ * depth_ * positions_ * element_, 1);
     const std::int64_t most = std::clamp<std::int64_t>(bytes / of_image, 1, std::max<std::int64_t>(batch_, 1));
     const std::int64_t runs = (batch_ + most - 1) / most;
-    step_ = runs == 0 ? 1 : (batch_ + runs - 1) / runs;  // runs of one length, but for the last
+    step_ = runs == 0 ? 1 : (batch_ + runs - 1) / runs;  // chunks of equal length, except the last
   }
 
-  /// Calls f(first image, number of images) for runs of the batch; once, for none, where it is empty.
+  /// Calls f(first image, number of images) for each chunk of the batch; calls it once with no images if the batch is empty.
   template <class F>
   void for_runs(F f) const {
     for (std::int64_t first = 0; first == 0 || first < batch_; first += step_) f(first, std::min(step_, batch_ - first));
   }
 
-  /// True where the columns of an image are the image.
+  /// True if the columns of an image are the image itself.
   bool is_image(const Tensor& x) const {
     const auto is_unit = [](const kernels::WindowAxis& a) { return a.taps == 1 && a.stride == 1 && a.padding == 0; };
     return is_unit(of_.window.y) && is_unit(of_.window.x) && x.is_contiguous();
   }
-  /// Note [Columns]: a product for each image.
+  /// True for one product per image, see Note [Columns].
   bool is_by_image() const { return groups_ == 1 && positions_ >= 512 && positions_ * element_ % alignment == 0; }
 
   /// New memory for `rows` rows of n oh ow positions.
@@ -74,7 +74,7 @@ class Columns {
   Tensor by_image(const Tensor& memory, std::int64_t n) const {
     return memory.window({n, memory.size(0), positions_}, {positions_, row(), 1}, 0);
   }
-  /// Images first .. first + n of a contiguous tensor (B, channels, ...), as (n, channels, elements of a channel).
+  /// Images first .. first + n - 1 of a contiguous tensor (B, channels, ...), as (n, channels, elements of a channel).
   static Tensor images(const Tensor& x, std::int64_t first, std::int64_t n) {
     const Tensor part = slice(x, 0, first, first + n);
     return reshape(part, {n, x.size(1), x.size(2) * x.size(3)});
@@ -104,7 +104,7 @@ void product(const Tensor& a, const Tensor& b, const Tensor& c, Write write = Wr
   on(c.device(), [&](auto dev) { kernels::matmul(dev, a.view(), b.view(), c.view(), 1, write); });
 }
 
-/// to = from, plus the bias of each channel where there is one; (n, O, positions).
+/// to = from, plus the bias of each channel if there is one; (n, O, positions).
 void write_biased(const Tensor& from, const Tensor& bias, const Tensor& to) {
   on(to.device(), [&](auto dev) {
     if (!bias.defined()) return kernels::copy(dev, from.view(), to.view());
@@ -141,7 +141,7 @@ Tensor forward(const Columns& columns, const Tensor& x, const Tensor& w, const T
   return y;
 }
 
-/// The gradients of x, where it is wanted, and of the weights, where there is a target.
+/// Gradients of x, if wants_x, and of the weights, if dw is a target.
 Tensor gradients(const Columns& columns, const Tensor& x, const Tensor& w, const Tensor& g, bool wants_x, const GradientTarget& dw) {
   const NoGrad unrecorded;
   const Tensor dx = wants_x ? empty(x.shape(), x.dtype(), x.device()) : Tensor();

@@ -32,7 +32,7 @@ namespace {
 
 constexpr const char* name = "fused_scaled_dot_product_attention";
 
-/// Packed sequences and a batch of them, in which each has room for the longest.
+/// Conversion between packed sequences and a batch of them, padded to the longest.
 class Packing {
  public:
   Packing(const Tensor& starts, std::int64_t total, std::int64_t longest) : total_(total), longest_(longest), count_(starts.size(0) - 1) {
@@ -61,11 +61,11 @@ class Packing {
   std::int64_t total_, longest_, count_;
 };
 
-/// The composition for heads side by side, with `softmax` of the scores and `dropped` for the dropout of the weights.
+/// The composition for contiguous heads, with `softmax` applied to the scores and `dropped` to the probabilities.
 template <class Softmax, class Dropped>
 Tensor compose_heads(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
                      Softmax softmax, Dropped dropped) {
-  // A group of heads shares keys and values: (B, Hkv, H / Hkv, T, D) beside (B, Hkv, 1, S, D).
+  // The query heads of a group share keys and values: (B, Hkv, H / Hkv, T, D) with (B, Hkv, 1, S, D).
   const std::int64_t group = sizes.kv_heads == 0 ? 1 : sizes.heads / sizes.kv_heads;
   const auto grouped = [&](const Tensor& x, const Shape& shape) { return group == 1 ? x : reshape(x, shape); };
   const auto heads = [&](const Tensor& x) { return group == 1 ? transpose(x, 1, 2) : unsqueeze(transpose(x, 1, 2), 2); };
@@ -124,7 +124,7 @@ Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const
   Tensor weights, dropped, y;
   {
     const NoGrad unrecorded;
-    // Activation checkpointing keeps no result of these products: the softmax is written over the first.
+    // Activation checkpointing keeps no result of these products: the softmax overwrites the first.
     const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);
     const Tensors parts = unstack(heads, 0);
     weights = matmul(parts[0], transpose(parts[1], -1, -2), scale);
@@ -158,7 +158,7 @@ Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const
 
 namespace {
 
-/// Queries first up to last, and the keys that they may see.
+/// A chunk of queries, first to last - 1, and the keys that they may see.
 struct Chunk {
   std::int64_t first, last, first_key, last_key;
 
@@ -171,14 +171,15 @@ struct Chunk {
   bool sees_any() const { return last_key > first_key; }
   Tensor queries_of(const Tensor& x) const { return slice(x, 1, first, last); }
   Tensor keys_of(const Tensor& x) const { return slice(x, 1, first_key, last_key); }
-  /// Of a bias that broadcasts to (B, H, T, S).
+  /// The chunk's slice of a bias that broadcasts to (B, H, T, S).
   Tensor scores_of(const Tensor& x) const {
     Tensor result = x;
     if (x.dims() > 0 && x.size(-1) > 1) result = slice(result, -1, first_key, last_key);
     if (x.dims() > 1 && x.size(-2) > 1) result = slice(result, -2, first, last);
     return result;
   }
-  /// Inputs are q, k, v and the bias. The last query of a chunk is at its last key, as in the whole, so that the mask means the same.
+  /// Slices of q, k, v and the bias. The last query of a chunk is aligned to its last key, as in the whole, so that the mask means the
+  /// same.
   Tensors inputs_of(const Tensors& in) const {
     return {queries_of(in[0]), keys_of(in[1]), keys_of(in[2]), in[3].defined() ? scores_of(in[3]) : in[3]};
   }
@@ -201,7 +202,7 @@ void for_each_chunk(const AttentionSizes& sizes, const AttentionMask& mask, std:
 }  // namespace
 
 bool needs_chunks(const AttentionSizes& sizes, const Tensor& q, const AttentionParams& params) {
-  // A dropped probability is known by its place among all of them, and a prefix is seen from queries before it.
+  // Not with dropout, whose random numbers are counted over all probabilities, nor with a prefix, which queries before it see.
   const bool drops = params.training && params.dropout > 0;
   return !sizes.is_packed && !drops && !params.mask.prefix.defined() && sizes.queries > 16 &&
          numel(sizes.scores()) * static_cast<std::int64_t>(size_of(q.dtype())) > chunk_bytes;
@@ -211,11 +212,11 @@ Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const T
                            std::int64_t bytes) {
   const std::int64_t row_bytes = sizes.batch * sizes.heads * sizes.keys * static_cast<std::int64_t>(size_of(q.dtype()));
   const std::int64_t count = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row_bytes, 1), 16);
-  AttentionParams given = params;  // but for the bias, which is saved with its history
+  AttentionParams given = params;  // without the bias, which is saved with its history
   given.bias = {};
   const auto in_chunks = [&]() -> Tensors {
     const NoGrad unrecorded;
-    const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);  // scores of chunks
+    const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);  // no scores of chunks are kept
     const Tensor result = zeros(q.shape(), q.dtype(), q.device());
     for_each_chunk(sizes, params.mask, count, [&](const Chunk& chunk) {
       if (chunk.sees_any()) copy_(chunk.queries_of(result), chunk.attend(sizes, given, chunk.inputs_of({q, k, v, params.bias})));
@@ -227,7 +228,7 @@ Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const T
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, {}); });
     const Tensor g = call.grad();
-    // Keys and values get a part from each chunk: 16-bit sums would round each time.
+    // Each chunk gives a part of the gradients of keys and values: sums in 16 bits would round each time.
     Tensors results;
     for (const Tensor& x : in)
       results.push_back(x.defined() ? zeros(x.shape(), x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device()) : Tensor());

@@ -19,7 +19,7 @@ namespace tern {
 
 namespace {
 
-/// Padding and activation, the options that are left where u is (B, L, D).
+/// Padding and activation: the options that remain once u is (B, L, D).
 struct Window {
   std::int64_t left, right;
   bool silu;
@@ -47,7 +47,7 @@ Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Te
   Window window{options.left, options.right, options.silu};
   if (options.padding == ConvPadding::causal) window.left = taps - 1, window.right = 0;
   if (options.padding == ConvPadding::same) window.left = taps / 2, window.right = taps - 1 - taps / 2;
-  // The padded signal is a tensor of the composition: its length is bounded first.
+  // The padded signal is a tensor of the composition, so its length is checked first.
   if (window.left >= 0 && window.right >= 0) checked_add(op, checked_add(op, length, window.left), window.right);
   if (window.left < 0 || window.right < 0 || window.outputs(length, taps) < 0)
     fail(op, fmt::format("expected padding of at least 0, and K - 1 = {} positions with it, but got ({}, {}) round {}", taps - 1,
@@ -55,31 +55,31 @@ Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Te
   return window;
 }
 
-/// True where positions lie next to each other, not channels.
+/// True if positions, not channels, are adjacent in memory.
 bool is_channels_first(const Tensor& u) { return u.strides()[1] == 1 && (u.strides()[2] != 1 || u.size(2) == 1); }
 
-/// New memory for (B, `length`, D), its dimensions in the order of u's.
+/// New memory for (B, `length`, D), with the dimensions in the memory order of u's.
 Tensor empty_in_order_of(const Tensor& u, std::int64_t length) {
   const NoGrad unrecorded;
   if (is_channels_first(u)) return transpose(empty({u.size(0), u.size(2), length}, u.dtype(), u.device()), 1, 2);
   return empty({u.size(0), length, u.size(2)}, u.dtype(), u.device());
 }
 
-/// g, or a copy where a kernel could not read it side by side with u.
+/// Returns g, or a copy if the kernel could not read its layout together with u's.
 Tensor in_order_of(const Tensor& u, const Tensor& g) {
   if (g.strides()[is_channels_first(u) ? 1 : 2] == 1) return g;
   const Tensor copy = empty_in_order_of(u, g.size(1));
   return copy_(copy, g);
 }
 
-// The composition. Sums of 16-bit elements are formed in f32, as in the kernels.
+// The composition. Sums of 16-bit elements are in f32, as in the kernels.
 
 using detail::widened;
 
 /// Positions start .. start + count of x (B, L, D).
 Tensor positions(const Tensor& x, std::int64_t start, std::int64_t count) { return slice(x, 1, start, start + count); }
 
-/// The sums before SiLU, of widened operands.
+/// Sums before SiLU, of widened operands.
 Tensor shifted_sums(const Tensor& u, const Tensor& w, const Tensor& bias, const Window& window) {
   const std::int64_t taps = w.size(1), count = window.outputs(u.size(1), taps);
   const Tensor padded = pad(u, 1, window.left, window.right);
@@ -93,7 +93,7 @@ Tensor composed(const Tensor& u, const Tensor& w, const Tensor& bias, const Wind
   return cast(window.silu ? silu(z) : z, u.dtype());
 }
 
-/// The gradients of u, w and bias, as far as the call needs them, by the kernel.
+/// Gradients of u, w and bias that the call needs, by the kernel.
 Tensors kernel_gradients(const Backward& call, const Window& window) {
   const Tensor u = call.saved(0), w = call.saved(1), g = in_order_of(u, call.grad());
   const auto parameter = [&](std::size_t input, const Shape& shape) {
@@ -115,7 +115,7 @@ Tensors kernel_gradients(const Backward& call, const Window& window) {
   return {du, dw, dbias};
 }
 
-/// Of u (B, L, D), by the kernel.
+/// Convolution of u (B, L, D), by the kernel.
 Tensor convolved(const Tensor& u, const Tensor& w_, const Tensor& bias_, const Window& window) {
   const Tensor w = contiguous(w_), bias = bias_.defined() ? contiguous(bias_) : bias_;
   const Tensor y = empty_in_order_of(u, window.outputs(u.size(1), w.size(1)));
@@ -130,7 +130,7 @@ Tensor convolved(const Tensor& u, const Tensor& w_, const Tensor& bias_, const W
   });
 }
 
-/// f(u (B, L, D)), with u and the result in the layout of the options.
+/// Calls f(u (B, L, D)), with u and the result converted to the layout of the options.
 template <class F>
 Tensor in_layout(const Tensor& u, const DepthwiseConvOptions& options, F f) {
   return options.channels_first ? transpose(f(transpose(u, 1, 2)), 1, 2) : f(u);

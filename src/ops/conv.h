@@ -5,7 +5,7 @@
 
 namespace tern {
 
-/// Zero padding of a signal that is convolved with K taps.
+/// Zero padding of a signal for a convolution with K taps.
 enum class ConvPadding : std::uint8_t {
   causal,  ///< K - 1 on the left: y[l] sees u[l - K + 1 .. l]
   same,    ///< K / 2 on the left, K - 1 - K / 2 on the right
@@ -15,41 +15,40 @@ enum class ConvPadding : std::uint8_t {
 struct DepthwiseConvOptions {
   ConvPadding padding = ConvPadding::causal;  ///< zeros beside the signal
   std::int64_t left = 0;                      ///< zeros before it, with ConvPadding::given
-  std::int64_t right = 0;                     ///< zeros behind it, likewise
+  std::int64_t right = 0;                     ///< zeros after it, with ConvPadding::given
   bool channels_first = false;                ///< u and y are (B, D, L), not (B, L, D)
   bool silu = false;                          ///< y = z sigmoid(z) of the sums z
 };
 
-/// y[b, l, d] = sum over k of w[d, k] u[b, l - left + k, d] + bias[d]: each channel of u (B, L, D) with taps of its own, w (D, K); bias is
-/// (D) or undefined. y is (B, L + left + right - K + 1, D), its dimensions in memory in the order of u's; sums are in f32 (f64 for f64).
-/// One read and one write of memory each way. Throws Error if shapes, dtypes or devices do not fit.
+/// Depthwise convolution, y[b, l, d] = sum over k of w[d, k] u[b, l - left + k, d] + bias[d]: u (B, L, D), one row of taps w (D, K) for
+/// each channel, bias (D) or undefined -> (B, L + left + right - K + 1, D), with u's order of dimensions in memory. Sums are in f32 (f64
+/// for f64). Forward and backward read and write each element once. Throws Error if shapes, dtypes or devices do not fit.
 Tensor depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias = {}, const DepthwiseConvOptions& options = {});
-/// The same as a sum of K shifted products, composed of other ops: the reference.
+/// depthwise_conv1d as a sum of K shifted products, composed of other ops: the reference.
 Tensor composed_depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias = {}, const DepthwiseConvOptions& options = {});
 
 /// One position of a causal convolution.
 struct ConvStep {
   Tensor y;      ///< (B, D), the output at the new position
-  Tensor state;  ///< (B, K - 1, D), for the next step
+  Tensor state;  ///< (B, K - 1, D), the input of the next step
 };
-/// One more position of the causal convolution, for decoding: u (B, D) follows the K - 1 positions in state (B, K - 1, D), which are zeros
-/// at first.
+/// Decoding step of a causal convolution: u (B, D) follows the K - 1 positions in state (B, K - 1, D), which is zeros at the start.
 ConvStep depthwise_conv1d_step(const Tensor& state, const Tensor& u, const Tensor& w, const Tensor& bias = {}, bool silu = false);
 
-/// A window of kernel[0] x kernel[1] elements, `dilation` apart, that moves over an image in steps of `stride`; zeros stand round the
-/// image, `padding` on each side. (height, width) each.
+/// Sliding window over an image: kernel[0] x kernel[1] elements, `dilation` apart, moved in steps of `stride`; the image is padded with
+/// `padding` zeros on each side. Each is (height, width).
 struct UnfoldOptions {
-  std::array<std::int64_t, 2> kernel;             ///< elements of a window
-  std::array<std::int64_t, 2> stride = {1, 1};    ///< from one window to the next
+  std::array<std::int64_t, 2> kernel;             ///< size of the window
+  std::array<std::int64_t, 2> stride = {1, 1};    ///< distance of consecutive windows, in elements of x
   std::array<std::int64_t, 2> padding = {0, 0};   ///< rows and columns of zeros on each side
-  std::array<std::int64_t, 2> dilation = {1, 1};  ///< from one element of a window to the next
+  std::array<std::int64_t, 2> dilation = {1, 1};  ///< distance of neighbours within a window, in elements of x
 };
 /// im2col: the windows of images x (B, C, H, W) as columns (B, C kh kw, oh ow), in the order of torch.nn.functional.unfold. A convolution
-/// with w (O, C, kh, kw) is matmul(reshape(w, {O, C kh kw}), columns), pooling a reduction of reshape(columns, {B, C, kh kw, oh ow}).
-/// Throws Error unless the window fits into the image.
+/// with w (O, C, kh, kw) is matmul(reshape(w, {O, C kh kw}), columns); pooling is a reduction of reshape(columns, {B, C, kh kw, oh ow}).
+/// Throws Error unless the window fits into the padded image.
 Tensor unfold(const Tensor& x, const UnfoldOptions& options);
-/// col2im, its adjoint: each element of an image (B, C, height, width) is the sum of those of columns (B, C kh kw, oh ow) that unfold took
-/// from it. Sums are in f32 (f64 for f64) and in a fixed order.
+/// col2im, the adjoint of unfold: each element of the image (B, C, height, width) is the sum of the elements of columns (B, C kh kw, oh ow)
+/// that unfold copies from it. Sums are in f32 (f64 for f64) and in a fixed order.
 Tensor fold(const Tensor& columns, std::int64_t height, std::int64_t width, const UnfoldOptions& options);
 
 }  // namespace tern

@@ -23,13 +23,12 @@
 
 namespace tern {
 
-/// How many windows of `extent` elements fit into `length` in steps of `stride`.
+/// Number of windows of `extent` elements that fit into `length` in steps of `stride`.
 static std::int64_t windows(std::int64_t length, std::int64_t extent, std::int64_t stride) { return (length - extent) / stride + 1; }
 
 namespace {
 
-/// Checks a convolution under the caller's name, with the caller's shapes in errors, and says where its windows stand. A signal is an image
-/// of one row.
+/// Checks a convolution, with the caller's name and shapes in errors, and returns its geometry. A signal is an image of one row.
 kernels::Convolution checked(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& o, bool is_signal) {
   const std::int64_t groups = o.groups;
   const auto shown = [&](const Tensor& t) { return to_string(is_signal ? squeeze(t, 2).shape() : t.shape()); };
@@ -57,7 +56,7 @@ Shape result_shape(const Tensor& x, std::int64_t channels, const kernels::Slidin
   return {x.size(0), channels, window.y.positions, window.x.positions};
 }
 
-/// By the CPU's kernels.
+/// Convolution by the CPU's kernels.
 Tensor direct(const char* op, const Tensor& x_, const Tensor& w_, const Tensor& bias_, const kernels::Convolution& of) {
   const Tensor x = contiguous(x_), w = contiguous(w_), bias = bias_.defined() ? contiguous(bias_) : bias_;
   const auto product = [&]() -> Tensors {
@@ -119,7 +118,7 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 
 namespace {
 
-/// Windows of a pooling, checked.
+/// Checks a pooling and returns its windows.
 kernels::SlidingWindow checked_pool(const char* op, const Tensor& x, const PoolOptions& o) {
   if (x.dims() != 4) fail(op, fmt::format("expected images (B, C, H, W) but got {}", to_string(x.shape())));
   detail::check_floating(op, x);
@@ -135,11 +134,11 @@ kernels::SlidingWindow checked_pool(const char* op, const Tensor& x, const PoolO
   return {axes[0], axes[1]};
 }
 
-/// The windows (B, C, kh kw, oh ow) of images that are padded with a value.
+/// Windows (B, C, kh kw, oh ow) of images that are padded with a value.
 Tensor pooled(const Tensor& x, kernels::SlidingWindow window, double padding) {
   Tensor padded = x;
   int dim = 2;
-  if (padding != 0)  // else unfold's own
+  if (padding != 0)  // unfold itself pads with 0
     for (kernels::WindowAxis* axis : {&window.y, &window.x}) {
       if (axis->padding > 0) padded = pad(padded, dim, axis->padding, axis->padding, padding);
       axis->padding = 0;

@@ -4,52 +4,56 @@
 namespace tern {
 
 /// @file
-/// Convolutions and pooling of images (B, C, H, W) and signals (B, C, L). On the CPU convolutions and max_pool2d read the windows where
-/// they lie, and 16-bit floats are computed in float32. Elsewhere the windows are written as columns, of as many images at a time as make
-/// 64 MiB, and a convolution is a matrix product of these, for which nothing is kept but its operands; in 16 bits the gradient of weights
-/// is rounded for each such run of images and that of the images for each window, before they are added. On a Hopper GPU convolutions of
-/// 16-bit floats, or of float32 in the mode tf32, with at least 16 channels, more than one tap and one group need no columns forward, and
-/// with strides of 1 none for the gradient of the images; their results are rounded once. Pooling reduces columns, of all
-/// images at once. Sizes of images are (height, width). Throw Error that names the shapes where they do not fit.
+/// Convolutions and pooling of images (B, C, H, W) and signals (B, C, L). Sizes of images are (height, width). All throw Error that names
+/// the shapes where they do not fit.
+///
+/// On the CPU, convolutions and max_pool2d read the windows in place, and 16-bit floats are computed in float32.
+///
+/// On a GPU, the windows are written as columns (im2col), for as many images at a time as make 64 MiB, and a convolution is a matrix
+/// product with them; backward keeps only the operands. In 16 bits, the weights' gradient is rounded once for each such chunk of images,
+/// and the images' gradient once for each window, before they are added.
+///
+/// On a Hopper GPU, convolutions of 16-bit floats, or of float32 with matmul precision tf32, with at least 16 channels, more than one tap
+/// and one group, are implicit GEMMs: forward needs no columns, nor does the images' gradient with strides of 1, and results are rounded
+/// once. Pooling reduces the columns of all images at once.
 
 /// Options of conv2d, (height, width) each.
 struct ConvOptions {
-  std::array<std::int64_t, 2> stride = {1, 1};    ///< from one window to the next
-  std::array<std::int64_t, 2> padding = {0, 0};   ///< rows and columns of zeros on both sides
-  std::array<std::int64_t, 2> dilation = {1, 1};  ///< from one element of a window to the next
-  std::int64_t groups = 1;                        ///< runs of channels that do not see each other
+  std::array<std::int64_t, 2> stride = {1, 1};    ///< distance of consecutive windows, in elements of x
+  std::array<std::int64_t, 2> padding = {0, 0};   ///< rows and columns of zeros on each side
+  std::array<std::int64_t, 2> dilation = {1, 1};  ///< distance of neighbours within a window, in elements of x
+  std::int64_t groups = 1;                        ///< groups of channels, each convolved by itself
 };
 /// y[b, o] = sum over c of x[b, c] cross-correlated with weight[o, c], plus bias[o]: x (B, C, H, W), weight (O, C / groups, kh, kw), bias
 /// (O) or undefined -> (B, O, oh, ow) with oh = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
-/// The same by columns and products on every device: what the kernels are tested against.
+/// conv2d by columns and products on every device: the reference of the kernels.
 Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
 /// Options of conv1d.
 struct Conv1dOptions {
-  std::int64_t stride = 1;    ///< from one window to the next
+  std::int64_t stride = 1;    ///< distance of consecutive windows, in elements of x
   std::int64_t padding = 0;   ///< zeros on both sides
-  std::int64_t dilation = 1;  ///< from one element of a window to the next
-  std::int64_t groups = 1;    ///< runs of channels that do not see each other
+  std::int64_t dilation = 1;  ///< distance of neighbours within a window, in elements of x
+  std::int64_t groups = 1;    ///< groups of channels, each convolved by itself
 };
-/// The same of signals: x (B, C, L), weight (O, C / groups, k) -> (B, O, ol).
+/// conv2d of signals: x (B, C, L), weight (O, C / groups, k), bias (O) or undefined -> (B, O, ol).
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& options = {});
 
 /// Options of max_pool2d and avg_pool2d.
 struct PoolOptions {
-  std::array<std::int64_t, 2> kernel;            ///< elements of a window
-  std::array<std::int64_t, 2> stride = {0, 0};   ///< 0: as large as the kernel
-  std::array<std::int64_t, 2> padding = {0, 0};  ///< at most half of the kernel
+  std::array<std::int64_t, 2> kernel;            ///< size of the window
+  std::array<std::int64_t, 2> stride = {0, 0};   ///< distance of consecutive windows; 0: the size of the kernel
+  std::array<std::int64_t, 2> padding = {0, 0};  ///< rows and columns on each side; at most half of the kernel
 };
-/// The largest element of each window, to which the gradient goes (equal ones share it), and the mean of each, padding's zeros included:
-/// x (B, C, H, W) -> (B, C, oh, ow).
+/// Largest element of each window: x (B, C, H, W) -> (B, C, oh, ow). The gradient goes to that element; equal ones share it.
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
-/// The mean of each window, padding's zeros counted in: x (B, C, H, W) -> (B, C, oh, ow).
+/// Mean of each window, the zeros of the padding included: x (B, C, H, W) -> (B, C, oh, ow).
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
-/// max_pool2d, composed of unfold and a reduction everywhere: the reference.
+/// max_pool2d composed of unfold and a reduction on every device: the reference.
 Tensor composed_max_pool2d(const Tensor& x, const PoolOptions& options);
-/// Each pixel of x (..., H, W) as factor x factor equal ones. Throws Error unless factor >= 1.
+/// Repeats each pixel of x (..., H, W) factor x factor times. Throws Error unless factor >= 1.
 Tensor upsample_nearest(const Tensor& x, std::int64_t factor);
 
 }  // namespace tern

@@ -9,7 +9,7 @@
 
 namespace tern {
 
-/// Unrecorded: a contiguous tensor of another dtype with x's elements.
+/// Contiguous copy of x in another dtype; not recorded.
 static Tensor converted(const Tensor& x, DType dtype) {
   Tensor y = empty(x.shape(), dtype, x.device());
   on(x.device(), [&](auto dev) { kernels::copy(dev, x.view(), y.view()); });

@@ -19,7 +19,7 @@ namespace tern {
 
 namespace {
 
-/// A tensor with a letter for each dimension.
+/// A tensor with a label for each dimension.
 struct Labelled {
   Tensor x;
   std::string labels;
@@ -27,7 +27,7 @@ struct Labelled {
 
 bool has(const std::string& labels, char label) { return labels.find(label) != std::string::npos; }
 
-/// An ellipsis, until the operands tell how many dimensions it stands for.
+/// Placeholder of an ellipsis, until the operands determine how many dimensions it has.
 constexpr char rest = '.';
 
 struct Subscripts {
@@ -75,7 +75,7 @@ Subscripts parse(std::string_view text) {
   return parsed;
 }
 
-/// Labels of which an ellipsis stands for `count` dimensions: digits, 0 for the last of them, so that they are matched from the last.
+/// Replaces the ellipsis in labels by digits for its `count` dimensions, 0 for the last of them, so that they are matched from the last.
 std::string spelled(std::string labels, int count) {
   const std::size_t at = labels.find(rest);
   if (at == std::string::npos) return labels;
@@ -84,11 +84,11 @@ std::string spelled(std::string labels, int count) {
   return labels.replace(at, 1, digits);
 }
 
-/// The dimensions of an operand that its ellipsis stands for: those without a letter.
+/// Number of dimensions of an operand that its ellipsis covers: those without a letter.
 int rest_of(const Tensor& x, const std::string& labels) { return x.dims() + 1 - static_cast<int>(labels.size()); }
 
-/// The operands, each in `dtype` and with a label for each dimension, and the result's labels. Sizes of an ellipsis are broadcast: where
-/// one is 1 and another is not, the operand goes without that dimension.
+/// The operands, each cast to `dtype` and with a label for each dimension, and the result's labels. Sizes of an ellipsis are broadcast:
+/// where one operand has size 1 and another has not, that dimension is removed from the first.
 std::vector<Labelled> labelled(std::string_view subscripts, TensorList list, DType dtype, Subscripts& parsed) {
   std::map<char, std::int64_t> sizes;
   std::vector<Labelled> operands;
@@ -124,7 +124,7 @@ std::vector<Labelled> labelled(std::string_view subscripts, TensorList list, DTy
   return operands;
 }
 
-/// With the diagonal of each label that occurs twice, as the last dimension.
+/// Replaces each label that occurs twice by its diagonal, as the last dimension.
 Labelled with_diagonals(Labelled a) {
   for (std::size_t d = 0; d < a.labels.size();) {
     const std::size_t again = a.labels.find(a.labels[d], d + 1);
@@ -139,7 +139,7 @@ Labelled with_diagonals(Labelled a) {
   return a;
 }
 
-/// Without the labels that `keep` lacks, which are summed.
+/// Sums over the labels that `keep` lacks.
 Labelled summed(const Labelled& a, const std::string& keep) {
   Dims dims;
   std::string labels;
@@ -149,7 +149,7 @@ Labelled summed(const Labelled& a, const std::string& keep) {
   return {dims.empty() ? a.x : sum(a.x, dims), labels};
 }
 
-/// With the labels in an order, each run of them as one dimension.
+/// Reorders the dimensions by groups of labels and merges each group into one dimension.
 Tensor grouped(const Labelled& a, std::initializer_list<std::string> runs) {
   Dims order;
   Shape shape;
@@ -163,7 +163,7 @@ Tensor grouped(const Labelled& a, std::initializer_list<std::string> runs) {
   return reshape(permute(a.x, order), shape);
 }
 
-/// The product of two, summed over the labels that both have and `keep` lacks.
+/// Product of two operands, summed over the labels that both have and `keep` lacks.
 Labelled contract(const Labelled& a_, const Labelled& b_, const std::string& keep) {
   const Labelled a = summed(a_, keep + b_.labels), b = summed(b_, keep + a_.labels);
   std::string batch, shared, left, right;
@@ -205,7 +205,7 @@ Tensor einsum(std::string_view subscripts, TensorList list) {
   y = summed(y, parsed.result);
   Dims order;
   for (char label : parsed.result) order.push_back(static_cast<int>(y.labels.find(label)));
-  // Sums of integers are i64, and products stay of their dtype, with sums or without, as a matrix product does.
+  // Sums of integers are i64; products keep their dtype, summed or not, as matrix products do.
   return permute(list.size() > 1 ? cast(y.x, dtype) : y.x, order);
 }
 

@@ -5,20 +5,20 @@
 
 namespace tern {
 
-/// Sums of products by subscripts, as in NumPy: einsum("bij,bjk->bik", {a, b}). A letter stands for a dimension of one size wherever it
-/// occurs; those that the result does not name are summed, and one that an operand has twice is its diagonal. An ellipsis, as in
-/// "...ij,jk->...ik", stands for the dimensions that have no letter, which are broadcast, matched from the last, and summed where the
-/// result has none. Without "->" the result has the ellipsis and the letters that occur once, in alphabetical order. Operands go in from
-/// left to right, each by one matrix product, or by mul where nothing is summed; dimensions of one operand alone are summed before. Dtypes
-/// are promoted; a sum of one operand of integers is i64, a product of several stays as they are and wraps. Throws Error that names the
-/// subscripts, and the sizes that differ.
+/// Einstein summation, as in NumPy: einsum("bij,bjk->bik", {a, b}). A letter names a dimension and has one size wherever it occurs; letters
+/// that the result lacks are summed, and a letter twice in one operand takes its diagonal. An ellipsis, as in "...ij,jk->...ik", is all
+/// dimensions without a letter; they are broadcast, matched from the last, and summed if the result has no ellipsis. Without "->" the
+/// result has the ellipsis and the letters that occur once, in alphabetical order. Operands are joined from left to right, each by one
+/// matrix product, or by mul where nothing is summed; dimensions that one operand alone has are summed first. Dtypes are promoted; a sum of
+/// one integer operand is i64, a product of several keeps its dtype and wraps. Throws Error that names the subscripts and the sizes that
+/// differ.
 Tensor einsum(std::string_view subscripts, TensorList operands);
 
-/// The sum of a b of two vectors (N), and all products a[i] b[j] (M, N) of vectors (M) and (N).
+/// Dot product of two vectors (N): ().
 Tensor dot(const Tensor& a, const Tensor& b);
-/// All products a[i] b[j] of vectors (M) and (N): (M, N). Throws Error for other shapes.
+/// Outer product a[i] b[j] of vectors (M) and (N): (M, N). Throws Error for other shapes.
 Tensor outer(const Tensor& a, const Tensor& b);
-/// The sum of the diagonal of x (..., N, M): (...).
+/// Sum of the diagonal of x (..., N, M): (...).
 Tensor trace(const Tensor& x);
 
 }  // namespace tern

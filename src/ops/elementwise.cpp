@@ -24,7 +24,7 @@ Tensor operator^(const Tensor& a, const Tensor& b) {
 
 Tensor tan(const Tensor& x) {
   detail::check_floating("tan", x);
-  // In 16 bits the quotient of rounded sines and cosines would be off by both roundings.
+  // In 16 bits the quotient of a rounded sine and a rounded cosine would have both rounding errors.
   if (size_of(x.dtype()) == 2) return cast(tan(cast(x, DType::f32)), x.dtype());
   return sin(x) / cos(x);
 }
@@ -36,7 +36,7 @@ Tensor leaky_relu(const Tensor& x, double slope) {
 
 Tensor elu(const Tensor& x, double alpha) {
   detail::check_floating("elu", x);
-  // The exponential of a large x, which is not chosen, would overflow, and its derivative be 0 times infinity.
+  // The exponential of a large x is not selected, but it would overflow, and its gradient would be 0 times infinity.
   return where(gt(x, 0), x, expm1(clamp(x, -infinity, 0)) * alpha);
 }
 
@@ -50,7 +50,7 @@ Tensor isclose(const Tensor& a_, const Tensor& b_, double relative, double absol
   broadcast_shapes(a_.shape(), b_.shape(), "isclose");
   const NoGrad unrecorded;
   const Tensor a = cast(a_, DType::f64), b = cast(b_, DType::f64);
-  // Equal ones are close whatever the difference is, as it is NaN for infinities; a finite number is close to no infinity.
+  // Equal elements are close, also infinities, whose difference is NaN; a finite number is never close to an infinity.
   const Tensor is_near = logical_and(le(abs(a - b), abs(b) * relative + absolute), isfinite(b));
   const Tensor close = logical_or(eq(a, b), is_near);
   return equal_nan ? logical_or(close, logical_and(isnan(a), isnan(b))) : close;

@@ -46,7 +46,7 @@ Tensor linspace(double start, double stop, std::int64_t count, DType dtype, Devi
   if (count < 0 || !std::isfinite(start) || !std::isfinite(stop))
     fail("linspace", fmt::format("expected finite bounds and a count >= 0 but got {}, {} and {}", start, stop, count));
   const NoGrad unrecorded;
-  // From both ends towards the middle: neither bound is off by a rounding.
+  // From both ends towards the middle, so that both bounds are exact.
   const Tensor steps = cast(arange(count, DType::i64, device), DType::f64);
   const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0;
   const Tensor up = add(mul(steps, step), start), down = add(mul(sub(steps, static_cast<double>(count - 1)), step), stop);

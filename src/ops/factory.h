@@ -6,14 +6,14 @@
 namespace tern {
 
 /// @{
-/// A new row-major tensor with every element 0, 1 or `value`, of which an integer dtype keeps the whole part. Throws Error for a negative
-/// size, and for a value outside an integer dtype's range.
+/// New row-major tensor whose elements are all 0, 1 or `value`; an integer dtype truncates `value`. Throws Error for a negative size, and
+/// for a value outside an integer dtype's range.
 Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 Tensor full(const Shape& shape, double value, DType dtype = DType::f32, Device device = default_device());
 /// @}
 /// @{
-/// The same with dtype and device by name: zeros({2, 3}, {.dtype = DType::f64}).
+/// The same with named options: zeros({2, 3}, {.dtype = DType::f64}).
 inline Tensor zeros(const Shape& shape, const TensorOptions& options) { return zeros(shape, options.dtype, options.device); }
 inline Tensor ones(const Shape& shape, const TensorOptions& options) { return ones(shape, options.dtype, options.device); }
 inline Tensor full(const Shape& shape, double value, const TensorOptions& options) {
@@ -21,12 +21,12 @@ inline Tensor full(const Shape& shape, double value, const TensorOptions& option
 }
 /// @}
 /// @{
-/// The same in f32 on a device.
+/// The same in f32 on the given device.
 inline Tensor zeros(const Shape& shape, Device device) { return zeros(shape, DType::f32, device); }
 inline Tensor ones(const Shape& shape, Device device) { return ones(shape, DType::f32, device); }
 /// @}
 /// @{
-/// The same of x's shape, dtype and device; row-major, whatever x's strides.
+/// The same with x's shape, dtype and device; row-major for any strides of x.
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
@@ -38,9 +38,9 @@ inline Tensor arange(std::int64_t n, DType dtype = DType::i64, Device device = d
   return arange(0, static_cast<double>(n), 1, dtype, device);
 }
 
-/// (n): `count` numbers from start to stop, both included, in equal steps; a floating dtype. Throws Error for a negative count.
+/// (n): `count` numbers from start to stop, both included, equally spaced; a floating dtype. Throws Error for a negative count.
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype = DType::f32, Device device = default_device());
-/// The same with dtype and device by name.
+/// The same with dtype and device as named options.
 inline Tensor linspace(double start, double stop, std::int64_t count, const TensorOptions& options) {
   return linspace(start, stop, count, options.dtype, options.device);
 }

@@ -11,7 +11,7 @@
 
 namespace tern {
 
-/// Values in [-1, 1) that depend on nothing but the seed and the position.
+/// Weights in [-1, 1) that depend only on the seed and the position.
 static Tensor fixed_weights(const Tensor& like, std::uint64_t seed) {
   std::vector<double> values(static_cast<std::size_t>(like.numel()));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 2.0 * unit_float(philox(seed, i).words[0]) - 1.0;
@@ -41,7 +41,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const Tensors& inputs, const 
   }
   if (wanted.empty()) fail("gradcheck", "expected an input that requires a gradient");
   Tensors outputs, weights;
-  std::vector<bool> depends;  // which floating outputs do; on the numeric side nothing is recorded that could tell
+  std::vector<bool> depends;  // by floating output; unknown on the numeric side, where nothing is recorded
   for (const Tensor& y : floating(f(leaves))) {
     depends.push_back(y.requires_grad());
     if (!y.requires_grad()) continue;
@@ -65,7 +65,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const Tensors& inputs, const 
         analytic[i].defined() ? analytic[i].to_vector<double>() : std::vector<double>(static_cast<std::size_t>(wanted[i].numel()));
     std::int64_t flat = 0;
     for (double gradient : expected) {
-      // The element's place, from its row-major index.
+      // Offset of the element, from its row-major index.
       std::int64_t rest = flat, place = wanted[i].offset();
       for (int d = wanted[i].dims() - 1; d >= 0; --d) {
         place += rest % wanted[i].shape()[d] * wanted[i].strides()[d];
@@ -100,7 +100,7 @@ GradcheckResult gradgradcheck(const TensorFunction& f, const Tensors& inputs, co
   if (outputs == 0) return {false, 0, "no output of the function depends on an input that requires a gradient"};
 
   const TensorFunction gradients = [&, outputs](const Tensors& values) {
-    // Under NoGrad (the numeric side) the first derivative must be recorded all the same.
+    // The first derivative must be recorded even under NoGrad (on the numeric side).
     const GradMode recorded(true);
     const Tensors x(values.begin(), values.end() - static_cast<std::ptrdiff_t>(outputs));
     const Tensors weights(values.end() - static_cast<std::ptrdiff_t>(outputs), values.end());

@@ -6,17 +6,17 @@ namespace tern {
 
 /// Options of gradcheck() and gradgradcheck().
 struct GradcheckOptions {
-  double step = 1e-6;      ///< of the central difference
+  double step = 1e-6;      ///< step of the central differences
   double relative = 1e-6;  ///< bounds on |analytic - numeric|: absolute + relative * |numeric|
   double absolute = 1e-7;  ///< likewise
-  std::uint64_t seed = 0;  ///< of the random weights that make one number of all outputs
+  std::uint64_t seed = 0;  ///< seed of the random weights that reduce all outputs to one number
 };
 
 /// Findings of a gradcheck.
 struct GradcheckResult {
   bool ok = true;       ///< all elements are within the bounds
   double worst = 0;     ///< the largest |analytic - numeric|
-  std::string message;  ///< of a failure: input, element, both values
+  std::string message;  ///< for a failure: input, element and both values
   /// `ok`, for REQUIRE(gradcheck(f, inputs)).
   explicit operator bool() const { return ok; }
 };

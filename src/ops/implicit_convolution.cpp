@@ -12,7 +12,7 @@ namespace tern::detail {
 
 namespace {
 
-/// The gradients of x and of the weights, as far as the call needs them.
+/// Gradients of x and of the weights that the call needs.
 Tensors gradients(const Backward& call, const char* op, const kernels::Convolution& of) {
   const NoGrad unrecorded;
   const Tensor x = call.saved(0), w = call.saved(1), g = contiguous(call.grad());

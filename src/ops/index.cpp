@@ -26,10 +26,10 @@ void check_index(const char* op, const Tensor& x, const Tensor& index) {
   if (index.dtype() != DType::i64) fail(op, fmt::format("expected indices of i64 but got {}", name(index.dtype())));
 }
 
-/// Indices of i32 as i64, which the kernels take; others as they are.
+/// Converts indices of i32 to i64, which the kernels take; returns others as they are.
 Tensor as_long(const Tensor& index) { return index.dtype() == DType::i32 ? cast(index, DType::i64) : index; }
 
-/// x as (A, N, C) around a dimension of length N. Dimensions on either side are merged, which may take a copy.
+/// x as (A, N, C) around a dimension of length N. The dimensions on either side are merged, which may take a copy.
 Tensor merged_around(const Tensor& x, int dim) {
   const std::int64_t before = numel(Shape(x.shape().begin(), x.shape().begin() + dim));
   const std::int64_t after = numel(Shape(x.shape().begin() + dim + 1, x.shape().end()));
@@ -43,14 +43,14 @@ Shape with_size(Shape shape, int dim, std::int64_t size) {
 
 }  // namespace
 
-/// y, contiguous, with slices of source added at the indices, in place.
+/// Adds slices of source to y, contiguous, at the indices, in place.
 static void add_slices_to(const Tensor& y, int dim, const Tensor& index, const Tensor& source) {
   const NoGrad unrecorded;
   const Tensor from = merged_around(source, dim), into = merged_around(y, dim);
   on(y.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
 }
 
-/// Zeros of a shape with slices of source added: the derivative of index_select.
+/// Zeros of a shape with slices of source added at the indices: the derivative of index_select.
 static Tensor add_slices(const Shape& shape, int dim, const Tensor& index, const Tensor& source) {
   Tensor y = zeros(shape, source.dtype(), source.device());
   add_slices_to(y, dim, index, source);
@@ -78,7 +78,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
                 });
 }
 
-/// Checks an op that takes slices of a source to indices (I) along x's dimension `dim`, which it returns from 0 on.
+/// Checks an op that writes or adds slices of a source at indices (I) along x's dimension `dim`. Returns the dimension counted from 0.
 static int check_slices(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   check_one_device(op, {&x, &index, &source});
   check_index(op, x, index);
@@ -110,7 +110,7 @@ Tensor index_copy_(const Tensor& x, int dim, const Tensor& index, const Tensor& 
   const NoGrad unrecorded;
   const Tensor from = merged_around(source, dim), into = merged_around(x, dim);
   on(x.device(), [&](auto dev) { kernels::index_copy(dev, into.view(), index.view(), from.view()); });
-  if (into.impl().storage != x.impl().storage) copy_(x, reshape(into, x.shape()));  // its dimensions did not lie as one
+  if (into.impl().storage != x.impl().storage) copy_(x, reshape(into, x.shape()));  // its dimensions could not be merged without a copy
   return x;
 }
 
@@ -123,7 +123,7 @@ Tensor embedding(const Tensor& table, const Tensor& indices_) {
   return reshape(index_select(table, 0, reshape(indices, {indices.numel()})), shape);
 }
 
-/// The rows of the table at ids (B, T), plus those of the positions.
+/// Rows of the table at ids (B, T), plus those of the positions.
 static Tensor embedding_sum(const Tensor& table, const Tensor& positions, const Tensor& ids) {
   const Tensor x = embedding(table, ids);
   return positions.defined() ? x + slice(positions, 0, 0, ids.size(1)) : x;
@@ -156,7 +156,7 @@ Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tenso
   return record("fused_embedding", y, {rows, places}, {reshape(index, {ids.numel()})}, [=](const Backward& call) -> Tensors {
     const Tensor g = contiguous(call.grad());
     if (context().grad) {
-      // Linear in both tables, so that zeros stand for them.
+      // Linear in both tables, so zeros take their place.
       const auto like = [&](const Shape& shape) { return zeros(shape, g.dtype(), g.device()); };
       const Tensor at = reshape(call.saved(0), {g.size(0), g.size(1)});
       return vjp(call, {like(table_shape), call.needs(1) ? like(positions_shape) : Tensor()}, [&](const Tensors& in) -> Tensors {
@@ -218,7 +218,7 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
 
 static Tensor triangle(const char* op, const Tensor& x, std::int64_t diagonal, bool upper) {
   if (x.dims() < 2) fail(op, fmt::format("expected at least two dimensions but got {}", to_string(x.shape())));
-  diagonal = std::clamp(diagonal, -x.size(-2), x.size(-1));  // beyond, nothing or all is kept
+  diagonal = std::clamp(diagonal, -x.size(-2), x.size(-1));  // further out, nothing or everything is kept
   Tensor y = empty_like(x);
   on(x.device(), [&](auto dev) { kernels::triangle(dev, x.view(), y.view(), diagonal, upper); });
   return record(op, y, {x}, {}, [=](const Backward& call) -> Tensors { return {triangle(op, call.grad(), diagonal, upper)}; });

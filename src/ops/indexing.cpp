@@ -17,8 +17,8 @@ namespace tern {
 
 namespace {
 
-/// The positions of the true elements of flags (N), i64, unrecorded. Each true element is written to its rank, which a running sum tells,
-/// and all others to one place behind the last.
+/// Positions of the true elements of flags (N), i64; not recorded. A running sum gives the rank of each true element, which is written
+/// there; all others go to one extra element at the end.
 Tensor positions(const Tensor& flags) {
   const NoGrad unrecorded;
   const std::int64_t n = flags.numel();
@@ -30,14 +30,14 @@ Tensor positions(const Tensor& flags) {
   return slice(found, 0, 0, count);
 }
 
-/// The coordinate along `dim` of every element of a shape, row-major.
+/// Coordinate along `dim` of every element of a shape, row-major.
 Tensor coordinates(const Shape& shape, int dim, Device device) {
   Shape line = Shape::filled(shape.size(), 1);
   line[dim] = shape[dim];
   return reshape(broadcast_to(reshape(arange(shape[dim], DType::i64, device), line), shape), {numel(shape)});
 }
 
-/// For each dimension of a mask the coordinates (N) of its true elements.
+/// Coordinates (N) of a mask's true elements, one tensor for each of its dimensions.
 Tensors points_of(const Tensor& mask) {
   const Tensor at = positions(reshape(mask, {mask.numel()}));
   Tensors result;
@@ -45,13 +45,13 @@ Tensors points_of(const Tensor& mask) {
   return result;
 }
 
-/// An index tensor as i64, where negative ones count from the end of a dimension.
+/// Converts an index tensor to i64 and counts negative indices from the end of a dimension.
 Tensor counted_from_start(const Tensor& index, std::int64_t size) {
   const Tensor i = cast(index, DType::i64);
   return where(lt(i, 0), i + static_cast<double>(size), i);
 }
 
-/// x at index tensors that stand for some of its dimensions: `at[i]` is undefined for a dimension that stays.
+/// x at index tensors for some of its dimensions: `at[i]` is undefined for a dimension that is not indexed.
 Tensor pick(const Tensor& x, const Tensors& at) {
   Dims picked, order;
   Shape points;
@@ -60,7 +60,7 @@ Tensor pick(const Tensor& x, const Tensors& at) {
       picked.push_back(i);
       points = broadcast_shapes(points, at[static_cast<std::size_t>(i)].shape(), "index");
     }
-  // The picked dimensions become neighbours, and one dimension of their product.
+  // The indexed dimensions are made neighbours and merged into one.
   const bool are_neighbours = picked.back() - picked[0] + 1 == picked.size();
   const int place = are_neighbours ? picked[0] : 0;
   for (int i = 0; i < x.dims(); ++i)
@@ -77,7 +77,7 @@ Tensor pick(const Tensor& x, const Tensors& at) {
     is_outside = is_outside.defined() ? logical_or(is_outside, outside) : outside;
     count *= size;
   }
-  // An index that is outside in one dimension may be inside of the product: it is made one that the kernel refuses, or reads as 0.
+  // An index that is outside of one dimension may be inside of the merged one: it becomes -1, which the kernel refuses or reads as 0.
   if (picked.size() > 1) linear = where(is_outside, -1.0, linear);
   Shape merged(y.shape().begin(), y.shape().begin() + place), result = merged;
   merged.push_back(count);
@@ -89,7 +89,7 @@ Tensor pick(const Tensor& x, const Tensors& at) {
   return reshape(index_select(reshape(y, merged), place, reshape(broadcast_to(linear, points), {numel(points)})), result);
 }
 
-/// How many of x's dimensions an index stands for.
+/// Number of x's dimensions that an index covers.
 int dims_of(const Index& index) {
   switch (index.kind) {
     case Index::Kind::new_axis:
@@ -111,7 +111,7 @@ void check_index_tensor(const Tensor& x, const Tensor& index, int dim) {
   }
 }
 
-/// x with the tensors among the indices left out, which are added to `at` where they belong.
+/// Applies all indices but tensors; these are added to `at`, at their dimensions.
 Tensor take_views(const Tensor& x, std::span<const Index> indices, Tensors& at) {
   int given = 0, ellipses = 0;
   for (const Index& index : indices) {
@@ -196,7 +196,7 @@ Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& sour
   {
     const NoGrad unrecorded;
     y = clone(x);
-    // The place of each source in y, row-major. An index outside the range stays outside of y.
+    // Row-major offset of each source in y. An index outside the range stays outside of y.
     const Strides strides = contiguous_strides(x.shape());
     const Tensor is_outside = logical_or(lt(index, 0), ge(index, static_cast<double>(x.shape()[dim])));
     Tensor at = index * static_cast<double>(strides[dim]);

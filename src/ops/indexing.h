@@ -16,14 +16,14 @@ struct Slice {
   Slice(std::optional<std::int64_t> start_ = std::nullopt, std::optional<std::int64_t> stop_ = std::nullopt, std::int64_t step_ = 1)
       : start(start_), stop(stop_), step(step_) {}
   std::optional<std::int64_t> start;  ///< the first element; none: from the beginning
-  std::optional<std::int64_t> stop;   ///< the one behind the last; none: to the end
+  std::optional<std::int64_t> stop;   ///< one past the last element; none: to the end
   std::int64_t step;                  ///< 1 or more
 };
 
 /// A new dimension of size 1, None in Python.
 struct NewAxis {};
 inline constexpr NewAxis newaxis{};  ///< x[{newaxis, Slice()}]
-/// As many whole dimensions as the other indices leave, "..." in Python.
+/// All dimensions that the other indices leave, "..." in Python.
 struct Ellipsis {};
 inline constexpr Ellipsis ellipsis{};  ///< x[{ellipsis, 0}]
 
@@ -32,45 +32,46 @@ inline constexpr Ellipsis ellipsis{};  ///< x[{ellipsis, 0}]
 ///     x[2]   x[-1]   x[Slice(1, 3)]   x[{ellipsis, 0}]   x[{Slice(), newaxis, Slice(0, 8, 2)}]    views
 ///     x[mask]   x[ids]   x[{Slice(), ids}]   x[{rows, columns}]                                   copies
 ///
-/// A bool tensor (a mask of the shape of the dimensions that it stands for) picks the elements where it is true, which waits for the device
-/// to count them; an integer tensor picks at its elements, negative ones from the end, in its shape. Several of them are broadcast, and
-/// pick at points; their dimensions stand where the first of them stood if they are neighbours, else in front. Gradients flow to x. Throws
-/// Error for more indices than dimensions, for a mask of another shape, and, on the CPU, for an index outside the range.
+/// A bool tensor, a mask of the shape of the dimensions that it indexes, selects the elements where it is true; it waits for the device to
+/// count them. An integer tensor selects at its elements, negative ones counting from the end, and gives its own shape. Several integer
+/// tensors are broadcast together and select points; the dimensions of that shape take the place of the first of them if they are
+/// neighbours, else come first. Gradients flow to x. Throws Error for more indices than dimensions, for a mask of another shape, and, on
+/// the CPU, for an index outside the range.
 ///
-/// x[...] is a new handle: x[0] = y does not compile. copy_(x[0], y), fill_(x[0], 1) and x[0] += 1 write to a view, masked_fill, where and
-/// scatter give a new tensor.
+/// x[...] is a new handle, so x[0] = y does not compile. copy_(x[0], y), fill_(x[0], 1) and x[0] += 1 write to a view; masked_fill, where
+/// and scatter return a new tensor.
 class Index {
  public:
-  /// The kind of an index, by what it was made of.
+  /// Kind of an index, by the type that it was made from.
   enum class Kind : std::uint8_t { integer, slice, new_axis, rest, tensor };
 
   /// One element; negative ones count from the end.
   template <std::integral I>
     requires(!std::same_as<I, bool>)
   Index(I i) : kind(Kind::integer), integer(static_cast<std::int64_t>(i)) {}
-  Index(const Slice& s) : kind(Kind::slice), slice(s) {}     ///< some elements, as a view
-  Index(NewAxis) : kind(Kind::new_axis) {}                   ///< a dimension more
-  Index(Ellipsis) : kind(Kind::rest) {}                      ///< whole dimensions; once in x[...]
+  Index(const Slice& s) : kind(Kind::slice), slice(s) {}     ///< a range of elements, as a view
+  Index(NewAxis) : kind(Kind::new_axis) {}                   ///< a new dimension of size 1
+  Index(Ellipsis) : kind(Kind::rest) {}                      ///< all remaining dimensions; at most once in x[...]
   Index(const Tensor& x) : kind(Kind::tensor), tensor(x) {}  ///< a bool mask, or integers
 
-  /// x[...] by indices whose number is known only when the program runs, as those that come from another language.
+  /// x[...] with a number of indices that is known only at run time, for instance those of a language binding.
   static Tensor apply(const Tensor& x, std::span<const Index> indices);
 
-  Kind kind;                 ///< which of the members below counts
-  std::int64_t integer = 0;  ///< of Kind::integer
-  Slice slice;               ///< of Kind::slice
-  Tensor tensor;             ///< of Kind::tensor: bool, or of an integer dtype
+  Kind kind;                 ///< the member below that is valid
+  std::int64_t integer = 0;  ///< for Kind::integer
+  Slice slice;               ///< for Kind::slice
+  Tensor tensor;             ///< for Kind::tensor: bool, or of an integer dtype
 };
 
-/// The indices (N, dims) of the elements that are not 0, in row-major order, i64; waits for the device to count them. A running sum and a
-/// copy for each element, on either device.
+/// Indices (N, dims) of the nonzero elements, in row-major order, i64. Waits for the device to count them. Costs a running sum and a copy
+/// for each element.
 Tensor nonzero(const Tensor& x);
 /// The elements of x (N) where mask (bool) is true, in row-major order; x and mask are broadcast. Waits for the device.
 Tensor masked_select(const Tensor& x, const Tensor& mask);
-/// A copy of x with y[.., index[.., i, ..], ..] = source[.., i, ..] along a dimension; index (i64) and source have one shape, and agree
-/// with x in the other sizes. Of equal indices one source is kept, any of them, while the gradient goes to all.
+/// Copy of x with y[.., index[.., i, ..], ..] = source[.., i, ..] along a dimension; index (i64) and source have one shape, and the sizes
+/// of x in the other dimensions. Of repeated indices one source is kept, any of them, but the gradient goes to all.
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
-/// The same with one value for all places.
+/// scatter() of one value.
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value);
 
 }  // namespace tern

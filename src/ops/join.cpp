@@ -11,7 +11,7 @@
 
 namespace tern {
 
-/// The part of a tensor from `start` along a dimension that has x's shape, without history.
+/// View of the part of y from `start` along a dimension with x's size there, without history.
 static Tensor window(const Tensor& y, const Tensor& x, int dim, std::int64_t start) {
   return y.window(x.shape(), y.strides(), x.numel() == 0 ? 0 : start * y.strides()[dim]);
 }

@@ -3,7 +3,8 @@
 
 namespace tern {
 
-/// Joins tensors along an existing dimension; their other sizes and dtypes must agree. Throws Error that names the first that does not fit.
+/// Joins tensors along an existing dimension; their other sizes and their dtypes must agree. Throws Error that names the first that does
+/// not fit.
 Tensor cat(TensorList xs, int dim = 0);
 /// Joins tensors of one shape along a new dimension.
 Tensor stack(TensorList xs, int dim = 0);

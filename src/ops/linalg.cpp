@@ -29,7 +29,7 @@ void check_matrices(const char* op, const Tensor& a, bool is_square) {
   fail(op, "expected a build with cuSOLVER: install libcusolver-dev, and configure and build again");
 }
 
-/// a's shape with other matrices.
+/// Empty tensor with a's leading dimensions and matrices of the given size.
 Tensor empty_matrices(const Tensor& a, std::int64_t rows, std::int64_t columns) {
   Shape shape = a.shape();
   shape[a.dims() - 2] = rows;
@@ -47,7 +47,7 @@ void check_all(const char* op, std::int64_t refused, const char* what) {
 }
 
 Tensor mt(const Tensor& x) { return transpose(x, -2, -1); }
-/// diag(s), for a row vector that multiplies columns, and for one that multiplies rows.
+/// diag(s) as a row vector that scales columns, and as a column vector that scales rows.
 Tensor by_column(const Tensor& s) { return unsqueeze(s, -2); }
 Tensor by_row(const Tensor& s) { return unsqueeze(s, -1); }
 Tensor symmetric(const Tensor& x) { return (x + mt(x)) * 0.5; }
@@ -58,8 +58,8 @@ Tensor inverse_gaps(const Tensor& s) {
   return where(is_diagonal, 0.0, reciprocal(where(is_diagonal, 1.0, gaps)));
 }
 
-/// A gradient, or zeros where none arrived.
-Tensor arrived(const Backward& call, std::size_t output, const Tensor& like) {
+/// Gradient of an output, or zeros if none gradient_or_zeros.
+Tensor gradient_or_zeros(const Backward& call, std::size_t output, const Tensor& like) {
   return call.grads()[output].defined() ? call.grads()[output] : zeros_like(like);
 }
 
@@ -93,7 +93,7 @@ Qr qr(const Tensor& a) {
   const Tensors made = record_all("qr", {orthonormal, triangle}, {a}, {orthonormal, triangle}, [](const Backward& call) -> Tensors {
     const Tensor q = call.saved(0), r = call.saved(1);
     if (r.size(-2) != r.size(-1)) fail("qr", fmt::format("expected M >= N for a gradient but got r {}", to_string(r.shape())));
-    const Tensor gq = arrived(call, 0, q), gr = triu(arrived(call, 1, r));
+    const Tensor gq = gradient_or_zeros(call, 0, q), gr = triu(gradient_or_zeros(call, 1, r));
     const Tensor m = matmul(r, mt(gr)) - matmul(mt(gq), q), lower = tril(m) + mt(tril(m, -1));
     // (gQ + Q lower) R^-T.
     return {mt(solve(r, mt(gq + matmul(q, lower))))};
@@ -107,7 +107,7 @@ Eigh eigh(const Tensor& a) {
   on(a.device(), [&](auto dev) { kernels::eigh(dev, a.view(), values.view(), vectors.view()); });
   const Tensors made = record_all("eigh", {values, vectors}, {a}, {values, vectors}, [](const Backward& call) -> Tensors {
     const Tensor w = call.saved(0), v = call.saved(1);
-    Tensor inner = by_row(arrived(call, 0, w)) * eye(w.size(-1), {.dtype = w.dtype(), .device = w.device()});
+    Tensor inner = by_row(gradient_or_zeros(call, 0, w)) * eye(w.size(-1), {.dtype = w.dtype(), .device = w.device()});
     if (call.grads()[1].defined()) inner = inner + matmul(mt(v), call.grads()[1]) * inverse_gaps(w);
     return {symmetric(matmul(matmul(v, inner), mt(v)))};
   });
@@ -122,8 +122,8 @@ Svd svd(const Tensor& a) {
   const Tensors made = record_all("svd", y, {a}, {y[0], y[1], y[2]}, [](const Backward& call) -> Tensors {
     const Tensor u = call.saved(0), s = call.saved(1), vt = call.saved(2);
     const Tensor identity = eye(s.size(-1), {.dtype = s.dtype(), .device = s.device()});
-    // u (...) vt of the parts within the spaces of u and v, and what lies outside of them.
-    Tensor inner = by_row(arrived(call, 1, s)) * identity, outside;
+    // u (...) vt: the parts within the spaces of u and v, and the part outside of them.
+    Tensor inner = by_row(gradient_or_zeros(call, 1, s)) * identity, outside;
     const Tensor gaps = call.grads()[0].defined() || call.grads()[2].defined() ? inverse_gaps(square(s)) : Tensor();
     if (const Tensor& gu = call.grads()[0]; gu.defined()) {
       const Tensor p = matmul(mt(u), gu);

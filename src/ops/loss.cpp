@@ -26,16 +26,16 @@ namespace tern {
 
 namespace {
 
-/// The dtype in which losses of such logits are kept.
+/// Dtype of the losses of logits of that dtype.
 DType loss_dtype(DType dtype) { return dtype == DType::f64 ? dtype : DType::f32; }
 
-/// Options that turn targets into losses.
+/// Options by which targets become losses.
 struct LabelOptions {
   std::int64_t ignore_index = -100;
   double smoothing = 0;
 };
 
-/// The targets of N rows of logits.
+/// Targets of N rows of logits.
 struct Tokens {
   Tensor targets, weights;  ///< (N), contiguous; weights, in the losses' dtype, may be undefined
   LabelOptions labels;
@@ -46,7 +46,7 @@ struct Tokens {
   }
 };
 
-/// The targets of logits (..., V), checked; `logits` is their shape.
+/// Targets of logits (..., V), flattened and checked; `logits` is their shape.
 Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   const Tensor& weights = options.token_weights;
   check_one_device(op, {&x, &targets, &weights});
@@ -65,7 +65,7 @@ Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const T
   return tokens;
 }
 
-/// The losses (N) of logits x (N, V) in ops, divided where there is a total of the reduction: the reference of the kernels.
+/// Losses (N) of logits x (N, V) in ops, divided by the reduction's total if there is one: the reference of the kernels.
 Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& total) {
   const DType dtype = loss_dtype(x.dtype());
   const double smoothing = tokens.labels.smoothing;
@@ -76,7 +76,7 @@ Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& tota
   return total.defined() ? sum(losses) / total : losses;
 }
 
-/// Losses (N) under the reduction, and its divisor: 1 for a sum.
+/// Reduced losses and the divisor of the reduction: 1 for a sum.
 struct Reduced {
   Tensor value, total;
 };
@@ -89,7 +89,7 @@ Reduced reduce(const Tensor& losses, const Tokens& tokens, Reduction reduction) 
   return result;
 }
 
-/// The gradient of N losses from that of their reduction.
+/// Gradient of N losses from that of their reduction.
 kernels::LossGradient of_losses(const Tensor& g, const Tensor& total, std::int64_t count) {
   View each = g.view();
   if (total.defined()) {
@@ -101,7 +101,7 @@ kernels::LossGradient of_losses(const Tensor& g, const Tensor& total, std::int64
 
 }  // namespace
 
-/// (Autocast asks for float32, which the kernels compute in whatever the logits are stored in: there is nothing to cast.)
+/// (Autocast's rule is float32, which the kernels compute in for any dtype of the logits: there is nothing to cast.)
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   const Tokens tokens = flat_tokens("cross_entropy", logits, logits.shape(), targets, options);
   Tensor x = reshape(logits, {targets.numel(), logits.size(-1)});
@@ -124,54 +124,56 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 }
 
 // Note [Chunks of logits]
-// The logits of a language model are its largest tensor: (8192, 50304) in bf16 take 0.8 GB, and as much again for their gradient. But a
-// row's gradient depends on the row alone. So some rows at a time are multiplied by the head, made into their losses and their gradient
-// in place, and multiplied into the gradients of x, weight and bias, in one buffer for all chunks. These gradients are made with the loss,
-// in forward, so that logits are computed once: three products, as many as without chunks. They are those of the sum of all losses; what
-// arrives in backward, which includes any loss scale, and the division by the number of tokens are one factor on the device, and multiply
-// what is D wide: x's gradient, and the weight's on its way into the leaf's sink. (Divided before, float16 would not hold the logits'
-// gradients.) After Hsu et al., "Liger Kernel", 2024. Where each token's loss has a factor of its own, which forward cannot know, the
-// logits are computed again in backward. Memory: a chunk, and between forward and backward the gradients of x, weight and bias.
+// The logits of a language model are its largest tensor: (8192, 50304) in bf16 take 0.8 GB, and their gradient as much again. But the
+// gradient of a row depends on that row alone. So a chunk of rows at a time is multiplied by the head's weight, overwritten by its gradient
+// while its losses are computed, and multiplied into the gradients of x, weight and bias; one buffer serves all chunks. These gradients are
+// computed in forward, with the loss, so that logits are computed once: three products, as many as without chunks. They are the gradients
+// of the sum of all losses. The gradient that arrives in backward (it includes any loss scale) and the division by the number of tokens are
+// one factor on the device; it scales tensors of width D: x's gradient, and the weight's as it is added to the leaf's gradient. (If divided
+// before, the logits' gradients would underflow in float16.) After Hsu et al., "Liger Kernel", 2024. If each token's loss has its own
+// factor, which forward cannot know, the logits are computed again in backward. Memory: one chunk, and between forward and backward the
+// gradients of x, weight and bias.
 //
-// Short chunks cost time: the weight's gradient is read and written (and in 16 bits rounded) by each, and products of few rows leave a GPU
-// half empty.
+// Short chunks cost time: each reads and writes (and in 16 bits rounds) the weight's gradient, and products of few rows leave most of a GPU
+// idle.
 
 namespace {
 
 /// Bytes of logits in a chunk.
 std::int64_t chunk_bytes(Device device) { return std::int64_t{1} << (device.type == DeviceType::cpu ? 26 : 28); }
 
-/// A linear layer's operands: rows (N, D), weight (V, D), bias (V) or undefined. All but the bias have contiguous rows.
+/// Operands of the language model head, a linear layer: rows (N, D), weight (V, D), bias (V) or undefined. All but the bias have contiguous
+/// rows.
 struct LmHead {
   Tensor rows, weight, bias;
 
   std::int64_t classes() const { return weight.size(0); }
 };
 
-/// Outputs for the gradients of a head's operands, each unless undefined.
+/// Outputs for the gradients of the head's operands; an undefined one is not computed.
 struct HeadGradients {
   Tensor rows, weight, bias;
-  Write weight_write = Write::overwrite;  ///< of the first chunk
+  Write weight_write = Write::overwrite;  ///< for the first chunk
 
   bool any() const { return rows.defined() || weight.defined() || bias.defined(); }
 };
 
-/// Elements in the 16 bytes of which a GPU's fast products take whole ones.
+/// Elements in 16 bytes, the unit of a GPU's fast products.
 std::int64_t word_size(const LmHead& head) { return 16 / static_cast<std::int64_t>(size_of(head.rows.dtype())); }
 
-/// (rows, V), each row at an aligned address, even where V is odd.
+/// Memory for logits (rows, V) with each row at an aligned address, even where V is odd.
 Tensor make_logits(const LmHead& head, std::int64_t rows) {
   const std::int64_t stride = round_up(head.classes(), word_size(head));
   return slice(empty({rows, stride}, head.rows.dtype(), head.rows.device()), 1, 0, head.classes());
 }
 
-/// Classes [begin, end).
+/// Range of classes [begin, end).
 struct Range {
   std::int64_t begin, end;
 };
 
-/// The classes as products take them: all, or where their number is odd, whole words and the rest. For GPT-2's 50,257 that is five times as
-/// fast.
+/// Ranges of classes for the products: all of them, or if their number is odd, a multiple of word_size and the rest. For GPT-2's 50,257
+/// classes that is five times as fast.
 std::vector<Range> ranges(const LmHead& head) {
   const std::int64_t whole = head.classes() / word_size(head) * word_size(head);
   if (whole == 0 || whole == head.classes() || head.rows.device().type == DeviceType::cpu) return {{0, head.classes()}};
@@ -182,11 +184,11 @@ std::int64_t rows_of_chunk(const LmHead& head) {
   const auto row_bytes = std::max<std::int64_t>(head.classes(), 1) * static_cast<std::int64_t>(size_of(head.rows.dtype()));
   const std::int64_t rows = head.rows.size(0);
   const std::int64_t most = std::max<std::int64_t>(chunk_bytes(head.rows.device()) / row_bytes, 1), chunks = ceil_div(rows, most);
-  constexpr std::int64_t tile = 128;  // of a product
+  constexpr std::int64_t tile = 128;  // rows and columns of a product's tile
   return chunks <= 1 ? rows : round_up(ceil_div(rows, chunks), tile);
 }
 
-/// Writes losses (N), and the gradients of their sum, each loss with its factor in g, (N) of any stride or all 1 without data.
+/// Writes losses (N), and the gradients of their sum, each loss weighted by its factor in g, (N) of any stride, or all 1 if g has no data.
 void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients,
                            std::int64_t chunk_rows) {
   const NoGrad unrecorded;
@@ -196,7 +198,7 @@ void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View&
   if (count == 0) return;
   const Tensor buffer = make_logits(head, std::min(step, count));
   const std::vector<Range> classes = ranges(head);
-  Tensor bias_parts;  // the sum of each chunk's columns
+  Tensor bias_parts;  // the column sums of each chunk
   if (gradients.bias.defined()) bias_parts = empty({ceil_div(count, step), head.classes()}, buffer.dtype(), buffer.device());
   on(head.rows.device(), [&](auto dev) {
     for (std::int64_t first = 0; first < count; first += step) {
@@ -236,7 +238,7 @@ void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View&
   });
 }
 
-/// The gradients of x, weight and bias where they are differentiated again.
+/// Gradients of x, weight and bias by the reference, for a higher order.
 Tensors gradients_by_reference(const Backward& call, LabelOptions labels) {
   const Tokens tokens{call.saved(3), call.saved(4), labels};
   return vjp(call, {call.saved(0), call.saved(1), call.saved(2)},
@@ -248,7 +250,7 @@ HeadGradients make_gradients(const LmHead& head, bool rows, bool weight, bool bi
   return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
 }
 
-/// The saved gradients of the first inputs, times the incoming one.
+/// The saved gradients of the first inputs, times the incoming gradient.
 Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGradient& of_loss) {
   Tensors gradients(kept.size());
   std::vector<kernels::Scaling> all;
@@ -263,7 +265,7 @@ Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGra
   return gradients;
 }
 
-/// The mean or the sum of the losses of rows of logits.
+/// Mean or sum of the losses of rows of logits.
 Tensor reduced_losses(const LmHead& head, const Tokens& tokens, Reduction reduction, std::int64_t chunk_rows) {
   const auto& [x, weight, bias] = head;
   HeadGradients gradients;
@@ -281,7 +283,7 @@ Tensor reduced_losses(const LmHead& head, const Tokens& tokens, Reduction reduct
                 {x, weight, bias, tokens.targets, tokens.weights, total, gradients.rows, gradients.weight, gradients.bias}, backward);
 }
 
-/// The loss of each row of logits.
+/// Loss of each row of logits.
 Tensor losses_of_rows(const LmHead& head, const Tokens& tokens, std::int64_t chunk_rows) {
   const auto& [x, weight, bias] = head;
   const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());

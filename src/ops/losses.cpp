@@ -49,7 +49,7 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, Reductio
                                  name(log_probabilities.dtype()), to_string(x.shape()), name(targets.dtype()), to_string(targets.shape())));
   const Tensor is_ignored = eq(targets, static_cast<double>(ignore_index));
   const Tensor picked = squeeze(gather(x, -1, unsqueeze(where(is_ignored, 0.0, targets), -1)), -1);
-  // Not times 0: an ignored row may hold an infinity.
+  // where, not a factor of 0: an ignored row may hold an infinity.
   const Tensor losses = where(is_ignored, 0.0, neg(picked));
   if (reduction != Reduction::mean) return reduced(losses, reduction, log_probabilities.dtype());
   return cast(sum(losses) / sum(cast(logical_not(is_ignored), x.dtype())), log_probabilities.dtype());
@@ -71,7 +71,7 @@ Tensor huber_loss(const Tensor& a, const Tensor& b, double delta, Reduction redu
   const DType dtype = check_pair("huber_loss", a, b);
   if (!(delta > 0)) fail("huber_loss", fmt::format("expected delta > 0 but got {}", delta));
   const Tensor difference = detail::widened(a) - detail::widened(b);
-  // c (d - c / 2) with d limited to +-delta as c: the square within, the line outside, and no branch that squares a large number.
+  // c (d - c / 2) with c = d clamped to +-delta: quadratic within, linear outside, and no large number is squared.
   const Tensor limited = clamp(difference, -delta, delta);
   return reduced(limited * (difference - limited * 0.5), reduction, dtype);
 }

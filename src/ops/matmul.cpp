@@ -30,7 +30,7 @@ void check_operands(const char* op, const Tensor& a, const Tensor& b) {
     fail(op, fmt::format("expected operands of one floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
 }
 
-/// matmul takes integers too, where the device multiplies them.
+/// Checks the operands of matmul, which also takes integers where the device has products of them.
 void check_factors(const Tensor& a, const Tensor& b, double scale) {
   if (is_floating(a.dtype()) || a.dtype() == DType::boolean || a.dtype() != b.dtype()) return check_operands("matmul", a, b);
   check_one_device("matmul", {&a, &b});
@@ -38,7 +38,7 @@ void check_factors(const Tensor& a, const Tensor& b, double scale) {
   if (scale != 1) fail("matmul", fmt::format("expected a scale of 1 for integers but got {}", scale));
 }
 
-/// x where a product can take its strides (Note [Matmul operands]), else a copy.
+/// Returns x if a product can take its strides (Note [Matmul operands]), else a copy.
 Tensor operand(const Tensor& x) {
   const std::int64_t rows = x.size(-2), columns = x.size(-1);
   const std::int64_t row_stride = x.strides()[x.dims() - 2], column_stride = x.strides().back();
@@ -75,7 +75,7 @@ Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
   if (a_.dims() == 1) return squeeze(matmul(unsqueeze(a_, 0), b_, scale), b_.dims() == 1 ? 0 : -2);
   if (b_.dims() == 1) return squeeze(matmul(a_, unsqueeze(b_, 1), scale), -1);
   if (a_.dims() > 2 && b_.dims() == 2) {
-    // One product of all rows: the gradient of b is then one product too, and not a batch of them to be summed.
+    // One product of all rows: then the gradient of b is also one product, rather than a batch of them to be summed.
     Shape shape = a_.shape();
     shape.back() = b_.size(1);
     return reshape(matmul(flatten(a_, 0, -2), b_, scale), shape);
@@ -104,7 +104,7 @@ Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
                 });
 }
 
-/// The gradient g^T x of a linear layer's weight, that input of the op, as backward returns it.
+/// Gradient g^T x of a linear layer's weight, which is that input of the op, in the form that backward returns.
 static Tensor weight_gradient(const Backward& call, std::size_t input, const Tensor& g, const Tensor& x) {
   if (!call.needs(input)) return {};
   if (context().grad) return matmul(transpose(g, 0, 1), x);
@@ -114,7 +114,7 @@ static Tensor weight_gradient(const Backward& call, std::size_t input, const Ten
   return to.result();
 }
 
-/// The gradient of its bias, the sums of g's columns.
+/// Gradient of the bias, the column sums of g.
 static Tensor bias_gradient(const Backward& call, std::size_t input, const Tensor& g) {
   if (!call.needs(input)) return {};
   if (context().grad) return sum(g, {0});
@@ -126,7 +126,7 @@ static Tensor bias_gradient(const Backward& call, std::size_t input, const Tenso
 
 namespace {
 
-/// The operands of a linear layer, as its kernels take them.
+/// Operands of a linear layer, as its kernels take them.
 struct LinearOperands {
   LinearOperands(const char* op, const Tensor& x, const Tensor& weight_, const Tensor& bias) {
     check_one_device(op, {&x, &weight_, &bias});
@@ -141,14 +141,14 @@ struct LinearOperands {
     rows = operand(reshape(x, {in == 0 ? numel(shape) / std::max<std::int64_t>(out, 1) : x.numel() / in, in}));
     weight = operand(weight_);
   }
-  /// The result (rows, out), not yet written.
+  /// New memory for the result (rows, out).
   Tensor result() const { return empty({rows.size(0), weight.size(0)}, rows.dtype(), rows.device()); }
 
   Tensor rows, weight;
-  Shape shape;  ///< of the result
+  Shape shape;  ///< shape of the result
 };
 
-/// The gradients of x and the weight, from that of the result.
+/// Gradients of x and the weight, from that of the result.
 Tensors product_gradients(const Backward& call, const Tensor& g) {
   return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), weight_gradient(call, 1, g, call.saved(0))};
 }
@@ -173,7 +173,7 @@ Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
                  a.shape);
 }
 
-/// linear(x, weight, bias) and its gelu_tanh, (rows, out) each. Selective checkpointing keeps the first alone where the second can be had
+/// linear(x, weight, bias) and its gelu_tanh, (rows, out) each. Selective checkpointing keeps only the first if the second can be computed
 /// from it.
 static Tensors product_and_gelu(const LinearOperands& a, const Tensor& bias) {
   const Tensor y = a.result();

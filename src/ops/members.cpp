@@ -1,4 +1,4 @@
-// The members of Tensor that are ops: tensor/tensor.h declares them, and knows no op.
+// Members of Tensor that are ops: tensor/tensor.h declares them without including any op.
 #include <fmt/format.h>
 
 #include "ops/copy.h"

@@ -23,10 +23,10 @@
 
 namespace tern {
 
-// Plain compositions: the forward runs unrecorded, and backward is the closed form of the derivative, in ops. So a step
-// keeps one or two tensors for each call, not every intermediate. A fused op has kernels for both, and takes the plain op's gradient
-// where that is to be differentiated again (vjp). Kernels: softmax has none of its own, only that of attention scores has
-// (attention_softmax.cpp); those of layer_norm and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
+// Plain compositions: the forward runs unrecorded, and backward is the closed form of the derivative, in ops. So a step keeps one or two
+// tensors for each call, not every intermediate. A fused op has kernels for both, and uses the plain op's gradient if that is to be
+// differentiated again (vjp). Kernels: softmax has none itself, only attention softmax does (attention_softmax.cpp); those of layer_norm
+// and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
 
 Tensor detail::softmax_gradient(const Tensor& p, const Tensor& g, int dim) {
   const Tensor weighted = g * p;
@@ -75,13 +75,13 @@ Tensor log_softmax(const Tensor& x_, int dim) {
 
 namespace {
 
-/// Kind of norm, and the name under which it fails.
+/// Kind of norm, and the op's name in errors.
 struct Norm {
   const char* op;
   bool centered;
   double eps;
 
-  /// x as this thread's autocast has it.
+  /// x cast as this thread's autocast asks.
   Tensor operand(const Tensor& x) const { return detail::autocast(centered ? "layer_norm" : "rms_norm", x); }
 };
 
@@ -99,7 +99,7 @@ void check_norm(const char* op, double eps, const Tensor& x, std::initializer_li
 }
 
 struct Normalized {
-  Tensor x_hat, rstd;  ///< the normalised rows, and one over the deviation; both widened
+  Tensor x_hat, rstd;  ///< the normalized rows, and 1 / deviation; both widened
 };
 
 Normalized normalized(const Tensor& x_, const Norm& norm) {
@@ -120,7 +120,7 @@ struct NormGradients {
   Tensor x, gamma, beta;
 };
 
-/// The gradients of affine(normalized(x)) from that of its result; all three, whether wanted or not, cost ops.
+/// Gradients of affine(normalized(x)) that are needed: each costs ops.
 struct Wanted {
   bool x = true, gamma = false, beta = false;
 };
@@ -147,14 +147,14 @@ Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
     y = cast(affine(rows.x_hat, detail::widened(gamma), detail::widened(beta)), x.dtype());
     rows.x_hat = cast(rows.x_hat, x.dtype());
   }
-  const Linear tangent{[&](const Tensors& t) -> Tensors {  // x_hat's derivative is its own transpose
+  const Linear tangent{[&](const Tensors& t) -> Tensors {  // the derivative of x_hat is symmetric
     const Normalized made = context().grad ? normalized(x, norm) : Normalized{detail::widened(rows.x_hat), rows.rstd};
     Tensor along = closed_form(norm, made, {}, detail::widened(t[0]), {}).x;
     if (gamma.defined()) along = along * detail::widened(gamma) + made.x_hat * detail::widened(t[1]);
     return {cast(beta.defined() ? along + detail::widened(t[2]) : along, y.dtype())};
   }};
   return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.x_hat, rows.rstd}, tangent, [norm](const Backward& call) -> Tensors {
-    // For a higher order the saved statistics must depend on x: compute them again, recorded.
+    // For a higher order, the saved statistics must depend on x: compute them again, recorded.
     const Normalized made = context().grad ? normalized(call.saved(0), norm) : Normalized{detail::widened(call.saved(2)), call.saved(3)};
     NormGradients d = closed_form(norm, made, detail::widened(call.saved(1)), detail::widened(call.grad()),
                                   {call.needs(0), call.needs(1), call.needs(2)});
@@ -164,9 +164,9 @@ Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
   });
 }
 
-// The fused norms.
+// Fused norms.
 
-/// x (..., N) as (R, N), for a kernel; of an undefined tensor, a view without data.
+/// x (..., N) as (R, N), for a kernel; for an undefined tensor, a view without data.
 View rows_of(const Tensor& x) {
   if (!x.defined()) return {};
   View view = x.view();
@@ -186,23 +186,23 @@ Statistics empty_statistics(const Norm& norm, const Tensor& x) {
   return {norm.centered ? empty(rows, dtype, x.device()) : Tensor(), empty(rows, dtype, x.device())};
 }
 
-/// The dropout of a branch, by which backward draws the same mask again.
+/// Dropout of a branch: the state from which backward draws the same mask again.
 struct DropoutState {
   double p = 0;
   PhiloxState state = {};
 };
 
 struct FusedGradients {
-  Tensor x, branch, gamma, beta, bias;  ///< branch: x itself without dropout
+  Tensor x, branch, gamma, beta, bias;  ///< branch: x itself if there is no dropout
 };
 
-/// Outputs of the kernel for the gradients of parameters, all written in one way.
+/// Outputs of the kernel for the gradients of parameters, with one write mode for all.
 struct ParameterTargets {
   GradientTarget gamma, beta, bias;
   Write write = Write::overwrite;
-  kernels::DeferredSums* deferred = nullptr;  ///< none of them is deferred where one is new, which is used at once
+  kernels::DeferredSums* deferred = nullptr;  ///< null if any output is a new tensor, which is used at once
 
-  /// The parameters are inputs first, first + 1, ... of the call.
+  /// Targets of the parameters that are inputs first, first + 1, ... of the call.
   static ParameterTargets of(const Backward& call, std::size_t first, bool with_bias, const Tensor& s) {
     const Shape shape = {s.size(-1)};
     ParameterTargets d{call.sink(first, shape, s), call.sink(first + 1, shape, s), {}};
@@ -220,7 +220,7 @@ struct ParameterTargets {
   }
 };
 
-/// By the kernel; g and g_sum as autograd gives them, g_sum may be undefined.
+/// Gradients by the kernel; g and g_sum as autograd gives them, g_sum may be undefined.
 FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor& gamma, const Statistics& kept, const Tensor& g,
                                 const Tensor& g_sum, const DropoutState& dropout, const ParameterTargets& to) {
   const Tensor rows = contiguous(s), dy = contiguous(g), dsum = g_sum.defined() ? contiguous(g_sum) : Tensor();
@@ -267,7 +267,7 @@ Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, cons
   });
   return record(norm.op, y, {source, scale, shift}, {source, scale, kept.mean, kept.rstd}, [norm](const Backward& call) -> Tensors {
     const Tensor s = call.saved(0), weight = call.saved(1);
-    if (context().grad)  // linear in beta, so that zeros stand for it
+    if (context().grad)  // linear in beta, so zeros take its place
       return vjp(call, {s, weight, call.needs(2) ? zeros({s.size(-1)}, s.dtype(), s.device()) : Tensor()},
                  [&](const Tensors& in) -> Tensors { return {plain_norm(norm, in[0], in[1], in[2])}; });
     FusedGradients d =
@@ -295,8 +295,8 @@ ResidualNorm plain_residual_norm(const Norm& norm, const Tensor& x_, const Tenso
   return {sum, plain_norm(norm, sum, gamma, beta)};
 }
 
-/// The gradients of residual_norm where they are differentiated again, from its sum s. That is linear in x, residual and bias, so that
-/// zeros stand for x and bias, and s for the residual.
+/// Gradients of residual_norm for a higher order, from its sum s. That is linear in x, residual and bias, so zeros take the place of x and
+/// bias, and s that of the residual.
 Tensors residual_norm_gradients(const Backward& call, const Norm& norm, const Tensor& s, const Tensor& gamma, const DropoutState& dropout) {
   const auto stand_in = [&](std::size_t input) { return call.needs(input) ? zeros({s.size(-1)}, s.dtype(), s.device()) : Tensor(); };
   return vjp(call, {zeros_like(s), s, gamma, stand_in(3), stand_in(4)}, [&](const Tensors& in) -> Tensors {
@@ -307,7 +307,7 @@ Tensors residual_norm_gradients(const Backward& call, const Norm& norm, const Te
   });
 }
 
-/// The gradients where the sum alone was used, in ops.
+/// Gradients if only the sum was used, in ops.
 Tensors sum_gradients(const Backward& call, const Tensor& g, const DropoutState& dropout) {
   const Tensor branch = dropout.p > 0 ? detail::dropout_at(g, dropout.p, dropout.state) : g;
   const auto none = [&](std::size_t input) { return call.needs(input) ? zeros({g.size(-1)}, g.dtype(), g.device()) : Tensor(); };
@@ -369,7 +369,7 @@ Tensor group_norm(const Tensor& x_, std::int64_t groups, const Tensor& gamma_, c
   detail::check_floating("group_norm", x);
   if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0)
     fail("group_norm", fmt::format("expected x (B, C, ...) and groups that divide C but got {} and {}", to_string(x.shape()), groups));
-  check_norm("group_norm", eps, transpose(x, 1, -1), {&gamma, &beta});  // (C) against the last dimension
+  check_norm("group_norm", eps, transpose(x, 1, -1), {&gamma, &beta});  // compares (C) with the last dimension
   std::int64_t width = x.size(1) / groups;
   for (int d = 2; d < x.dims(); ++d) width *= x.size(d);
   Shape by_channel = Shape::filled(x.dims(), 1);

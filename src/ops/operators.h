@@ -4,10 +4,10 @@
 namespace tern {
 
 /// @file
-/// The operators of tensors beside + - * / (ops/pointwise.h), each the op that its line names.
+/// The operators of tensors beside + - * / (ops/pointwise.h). Each is the op that its definition calls.
 
 /// @{
-/// Comparisons give a bool tensor, element by element: all(x == y).item<bool>() says whether all are equal.
+/// Comparisons give a bool tensor, element by element: all(x == y).item<bool>() is true if all elements are equal.
 inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
 inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
 inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
@@ -29,7 +29,7 @@ inline Tensor operator>=(double a, const Tensor& b) { return le(b, a); }
 /// @}
 
 /// @{
-/// Of bool tensors: not, and, or, exclusive or. Throw Error for another dtype.
+/// Logical not, and, or, exclusive or of bool tensors. Throw Error for another dtype.
 inline Tensor operator!(const Tensor& x) { return logical_not(x); }
 inline Tensor operator~(const Tensor& x) { return logical_not(x); }
 inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a, b); }
@@ -45,8 +45,8 @@ inline Tensor operator%(double a, const Tensor& b) { return remainder(a, b); }
 /// @}
 
 /// @{
-/// In place and outside autograd, as add_ and its kind: all handles of the tensor, and its views, see the result, and x[0] += 1 edits x.
-/// A tensor with history, or that is given one, is an error: write x = x + y.
+/// In place and outside autograd, as add_ and the others: all handles of the tensor and all its views see the result; x[0] += 1 edits x.
+/// Throws Error for a tensor with history, and for an operand that would give it one: write x = x + y.
 inline const Tensor& operator+=(const Tensor& target, const Tensor& b) { return add_(target, b), target; }
 inline const Tensor& operator-=(const Tensor& target, const Tensor& b) { return sub_(target, b), target; }
 inline const Tensor& operator*=(const Tensor& target, const Tensor& b) { return mul_(target, b), target; }

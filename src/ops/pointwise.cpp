@@ -24,7 +24,7 @@ using kernels::Operand;
 
 namespace {
 
-/// x's view in a shape that it broadcasts to.
+/// View of x broadcast to a shape.
 View broadcast_view(const Tensor& x, const Shape& shape) {
   View view = x.view();
   const int lead = shape.size() - x.dims();
@@ -35,10 +35,10 @@ View broadcast_view(const Tensor& x, const Shape& shape) {
   return view;
 }
 
-/// Arithmetic has no bool: true and false count as 1 and 0.
+/// Dtype of arithmetic on that dtype: bool counts as 1 and 0 of i64.
 DType numeric(DType dtype) { return dtype == DType::boolean ? DType::i64 : dtype; }
 
-/// The dtype that arithmetic with a number is done in.
+/// Dtype of arithmetic with a number.
 DType with_number(const char* op, DType dtype, double number) {
   if (is_floating(dtype)) return dtype;
   if (!std::isfinite(number) || number != std::floor(number)) return DType::f32;
@@ -47,7 +47,7 @@ DType with_number(const char* op, DType dtype, double number) {
   return dtype;
 }
 
-/// Both operands in their common dtype.
+/// Both operands cast to their common dtype.
 std::pair<Tensor, Tensor> promoted(const char* op, const Tensor& a, const Tensor& b, DType dtype) {
   check_one_device(op, {&a, &b});
   return {cast(a, dtype), cast(b, dtype)};
@@ -75,7 +75,7 @@ Tensor mask_of(const Tensor& mask, DType dtype) { return cast(mask, dtype); }
 
 }  // namespace
 
-// Each op stands with its derivative. Where an operand needs none, its gradient is left undefined.
+// Each op is next to its derivative. The gradient of an operand that needs none stays undefined.
 
 Tensor add(const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted("add", a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
@@ -118,7 +118,7 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     Tensor gx, gy;
     if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * (y * pow(x, y - 1))), x.shape());
-    // log(1) = 0 stands in for log(0) where the power is 0 or 1 and not infinite: their product would be NaN, and its limit is 0.
+    // log(1) = 0 replaces log(0) where the power is finite, 0 or 1: their product would be NaN, and its limit is 0.
     if (call.needs(1)) gy = sum_to(g * pow(x, y) * log(where(logical_and(eq(x, 0), ge(y, 0)), 1, x)), y.shape());
     return {gx, gy};
   });
@@ -141,7 +141,7 @@ Tensor remainder(const Tensor& a_, const Tensor& b_) {
   const Tensor y = apply("remainder", functors::Remainder{}, a, b);
   return record("remainder", y, {a, b}, {a, b, y}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), z = call.saved(1), &g = call.grad();
-    // a = b floor(a / b) + remainder, and floor has the derivative 0; a whole number also where the quotient is off by a rounding.
+    // a = b floor(a / b) + remainder, and floor has the derivative 0; round() makes the quotient whole despite its rounding error.
     const Tensor whole = call.needs(1) ? round((x - call.saved(2)) / z) : Tensor();
     return {call.needs(0) ? sum_to(g, x.shape()) : Tensor(), call.needs(1) ? sum_to(neg(g * whole), z.shape()) : Tensor()};
   });
@@ -189,7 +189,7 @@ Tensor atan2(const Tensor& y_, const Tensor& x_) {
   const auto [y, x] = promoted("atan2", y_, x_, dtype);
   return record("atan2", apply("atan2", functors::Atan2{}, y, x), {y, x}, {y, x}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor a = detail::widened(call.saved(0)), b = detail::widened(call.saved(1));
-    // 0 at the origin, where the angle jumps, and not 0 / 0, which would spoil whatever else is summed with it.
+    // The gradient is 0 at the origin, where the angle jumps, and not 0 / 0, which would spoil every sum that it is part of.
     const Tensor squares = square(a) + square(b);
     const Tensor g = detail::widened(call.grad()) / where(eq(squares, 0), 1.0, squares);
     const DType own = call.saved(0).dtype();
@@ -251,7 +251,7 @@ Tensor pow(double a, const Tensor& exponent) {
   });
 }
 
-/// The gradient goes to x where x wins, and half of it where both are equal.
+/// The gradient goes to x where x is the result, and half of it where both are equal.
 static Tensor extreme(const char* op, const Binary& f, const Tensor& a_, double b) {
   const Tensor a = cast(a_, with_number(op, a_.dtype(), b));
   return record(op, apply(f, a, b), {a}, {a}, Symmetric{}, [f, b](const Backward& call) -> Tensors {
@@ -273,7 +273,7 @@ static Tensor compared(const char* op, const Compare& f, const Tensor& a_, const
   return y;
 }
 static Tensor compared(const Compare& f, const Tensor& a_, double b) {
-  // A number that the integers do not have is smaller or larger than each of them, or between two: f64 tells.
+  // If the integer dtype does not hold the number, the comparison is in f64.
   const Tensor a = holds(a_.dtype(), b) ? a_ : cast(a_, DType::f64);
   Tensor y = empty(a.shape(), DType::boolean, a.device());
   on(y.device(), [&](auto dev) { kernels::compare(dev, f, a.view(), Operand(b), y.view()); }, "compare");
@@ -326,7 +326,7 @@ Tensor where(const Tensor& condition, const Tensor& a_, const Tensor& b_) {
   });
 }
 
-/// where with a number for one side: x is taken where the condition equals `taken`.
+/// where with a number on one side: x is selected where the condition equals `taken`.
 static Tensor where_number(const char* op, const Tensor& condition, const Tensor& x_, double number, bool taken) {
   check_bool(op, condition);
   check_one_device(op, {&condition, &x_});

@@ -11,7 +11,7 @@ namespace tern {
 /// @name Pointwise ops
 /// Binary ones broadcast (dimensions are matched from the last, size 1 repeats) and promote (tensor/dtype.h:promote).
 /// A C++ number as operand takes the tensor's dtype; with an integer tensor and a number that is not whole the result is f32,
-/// and a whole one that the dtype does not hold throws. Integer results beyond the dtype's range wrap.
+/// and a whole one that is outside the dtype's range throws. Integer results beyond the dtype's range wrap.
 /// All throw Error that names the op and both shapes where these do not broadcast, or the devices where they differ.
 /// @{
 Tensor add(const Tensor& a, const Tensor& b);  ///< a + b
@@ -19,16 +19,16 @@ Tensor sub(const Tensor& a, const Tensor& b);  ///< a - b
 Tensor mul(const Tensor& a, const Tensor& b);  ///< a b
 /// a / b; of two integer tensors: f32.
 Tensor div(const Tensor& a, const Tensor& b);
-/// a^b. The gradient with respect to b is 0 where a = 0 and b >= 0. Of two integer tensors: the whole part, so that a negative exponent
-/// gives 1 or -1 for a base of 1 or -1 and 0 for any other, 0 included; a negative number as exponent of integers gives f32.
+/// a^b. The gradient with respect to b is 0 where a = 0 and b >= 0. Of two integer tensors: truncated, so that a negative exponent gives 1
+/// or -1 for a base of 1 or -1 and 0 for any other base, 0 included. Integers with a negative number as exponent give f32.
 Tensor pow(const Tensor& a, const Tensor& b);
-/// The smaller of the two; NaN where an operand is NaN. Where both are equal each gets half of the gradient.
+/// The smaller of the two; NaN where an operand is NaN. Where both are equal, each gets half of the gradient.
 Tensor minimum(const Tensor& a, const Tensor& b);
-/// The larger of the two, likewise.
+/// The larger of the two; NaN where an operand is NaN. Where both are equal, each gets half of the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
-/// a - b floor(a / b): its sign is that of b, as in Python. Of integers by zero: 0.
+/// Remainder a - b floor(a / b): its sign is that of b, as in Python. Integers modulo zero: 0.
 Tensor remainder(const Tensor& a, const Tensor& b);
-/// The whole number at or below a / b, as Python's //: a = b floor_divide(a, b) + remainder(a, b). Of integers by zero: 0, of floats a / b.
+/// Largest integer <= a / b, as Python's //: a = b floor_divide(a, b) + remainder(a, b). Divided by zero: 0 of integers, a / b of floats.
 /// Its derivative is 0.
 Tensor floor_divide(const Tensor& a, const Tensor& b);
 /// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant; the gradient at the origin is 0. Of two integer
@@ -37,7 +37,7 @@ Tensor atan2(const Tensor& y, const Tensor& x);
 /// @}
 
 /// @{
-/// The op of two tensors with a number for one of them.
+/// The op with a number as one operand.
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);
@@ -76,7 +76,7 @@ inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
 /// @}
 
 /// @{
-/// Comparisons, element by element, of any dtypes: bool. A NaN is unequal to all and neither smaller nor larger.
+/// Comparisons, element by element, of any dtypes; the result is bool. A NaN is unequal to everything and neither smaller nor larger.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
@@ -91,7 +91,7 @@ Tensor gt(const Tensor& a, double b);
 Tensor ge(const Tensor& a, double b);
 /// @}
 /// @{
-/// Of bool tensors. Throw Error for another dtype.
+/// Logical ops of bool tensors. Throw Error for another dtype.
 Tensor logical_not(const Tensor& x);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
@@ -106,7 +106,7 @@ Tensor where(const Tensor& condition, double a, const Tensor& b);
 /// x with `value` where mask (bool, broadcast to x) is true.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-/// A bound of clamp, from any number. Whole numbers are kept as they are, as double has not all beyond 2^53.
+/// Bound of clamp, from any number. Integers are kept exactly, as double does not have all of them beyond 2^53.
 struct Bound {
   double value;        ///< the number, or the double next to it
   std::int64_t whole;  ///< its whole part, or the end of i64 that it lies beyond
@@ -126,7 +126,7 @@ struct Bound {
   /// @}
 };
 
-/// @name Functions of each element
+/// @name Elementwise functions
 /// They keep the shape. Floating dtypes; neg, abs, sign, square, relu and clamp take integers too.
 /// @{
 Tensor neg(const Tensor& x);                                 ///< -x
@@ -139,36 +139,37 @@ Tensor sqrt(const Tensor& x);                                ///< square root: N
 Tensor rsqrt(const Tensor& x);                               ///< 1 / sqrt(x)
 Tensor reciprocal(const Tensor& x);                          ///< 1 / x
 Tensor square(const Tensor& x);                              ///< x x
-Tensor sin(const Tensor& x);                                 ///< of radians
-Tensor cos(const Tensor& x);                                 ///< of radians
+Tensor sin(const Tensor& x);                                 ///< sine, of radians
+Tensor cos(const Tensor& x);                                 ///< cosine, of radians
 Tensor tanh(const Tensor& x);                                ///< hyperbolic tangent, in [-1, 1]
 Tensor erf(const Tensor& x);                                 ///< error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x
 Tensor sigmoid(const Tensor& x);                             ///< 1 / (1 + exp(-x))
 Tensor relu(const Tensor& x);                                ///< max(x, 0); the derivative at 0 is 0
-/// x Phi(x). Hendrycks & Gimpel, 2016.
+/// Gaussian error linear unit, x Phi(x). Hendrycks & Gimpel, 2016.
 Tensor gelu(const Tensor& x);
-/// Its approximation by tanh, as in GPT-2.
+/// GELU approximated by tanh, as in GPT-2.
 Tensor gelu_tanh(const Tensor& x);
-/// x sigmoid(x).
+/// SiLU (swish), x sigmoid(x).
 Tensor silu(const Tensor& x);
-/// silu(gate) * x, the gate of SwiGLU (Shazeer, 2020), with one kernel each way on a GPU; gate and x of one floating dtype and shape.
+/// silu(gate) * x, the activation of SwiGLU (Shazeer, 2020), with one kernel each way on a GPU; gate and x of one floating dtype and shape.
 Tensor fused_swiglu(const Tensor& gate, const Tensor& x);
-/// log(1 + exp(beta x)) / beta, a smooth relu: x where beta x is large. Throws Error unless beta > 0. Dugas et al., 2001.
+/// log(1 + exp(beta x)) / beta, a smooth relu; computed without overflow where beta x is large. Throws Error unless beta > 0. Dugas et al.,
+/// 2001.
 Tensor softplus(const Tensor& x, double beta = 1);
 Tensor log1p(const Tensor& x);  ///< log(1 + x), accurate near 0
 Tensor expm1(const Tensor& x);  ///< exp(x) - 1, accurate near 0
-/// Of integers these three are copies, as in the array API standard; bool is refused.
-Tensor floor(const Tensor& x);  ///< the whole number at or below x; the derivative is 0
-Tensor ceil(const Tensor& x);   ///< the whole number at or above x; the derivative is 0
-Tensor round(const Tensor& x);  ///< the whole number next to x, halves to the even one; the derivative is 0
-/// Limited to [low, high]; the gradient passes inside and on the bounds. Of integers between bounds that are not whole: f32. Throws Error
-/// if low > high, and if an integer dtype has no number between them.
+/// floor, ceil and round of integers are copies, as in the array API standard; bool is refused.
+Tensor floor(const Tensor& x);  ///< largest integer <= x; the derivative is 0
+Tensor ceil(const Tensor& x);   ///< smallest integer >= x; the derivative is 0
+Tensor round(const Tensor& x);  ///< nearest integer, halves to even; the derivative is 0
+/// Clamps to [low, high]; the gradient passes inside and on the bounds. Integers between bounds that are not integers give f32. Throws
+/// Error if low > high, and if an integer dtype has no number between the bounds.
 Tensor clamp(const Tensor& x, Bound low, Bound high);
 /// @}
 
 /// @{
-/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ takes floating targets; a number that divides
-/// integers may not be 0, and one that is their exponent not negative. Return target.
+/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ needs a floating target; for integers, a number that
+/// divides may not be 0, and a number as exponent not be negative. Return target.
 Tensor add_(const Tensor& target, const Tensor& b);
 Tensor sub_(const Tensor& target, const Tensor& b);
 Tensor mul_(const Tensor& target, const Tensor& b);
@@ -185,7 +186,7 @@ Tensor floor_divide_(const Tensor& target, const Tensor& b);
 Tensor floor_divide_(const Tensor& target, double b);
 /// @}
 
-/// x summed over the dimensions that broadcasting `shape` to x's shape repeats: the gradient of a broadcast.
+/// Sums x over the dimensions along which broadcasting `shape` to x's shape repeats: the gradient of a broadcast.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 
 }  // namespace tern

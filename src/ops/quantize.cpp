@@ -20,7 +20,7 @@ namespace tern {
 
 namespace {
 
-/// The number of the largest magnitude, the first of equals.
+/// The value with the largest magnitude, the first among equals.
 float largest(const float* x, std::int64_t n) {
   float result = 0;
   for (std::int64_t i = 0; i < n; ++i)
@@ -53,7 +53,7 @@ void quantize_q4_0(const float* x, std::uint8_t* to) {
   constexpr std::int64_t half = quant_block / 2;
   const float scale = largest(x, quant_block) / -8, inverse = scale != 0 ? 1 / scale : 0;
   write_scale(scale, to);
-  // In float64, where the product is exact: a float32 one may be rounded before the sum or not, as the compiler sees fit.
+  // In float64, where the product is exact: in float32 the compiler may or may not round it before the sum.
   const auto code = [&](std::int64_t i) { return std::min(15, static_cast<int>(double(x[i]) * double(inverse) + 8.5)); };
   for (std::int64_t i = 0; i < half; ++i) to[2 + i] = static_cast<std::uint8_t>(code(i) | code(i + half) << 4);
 }
@@ -70,7 +70,7 @@ void check_weight(const char* op, const QuantizedWeight& weight) {
                          row_bytes(weight.format, weight.in), name(weight.format), weight.in, name(rows.dtype()), to_string(rows.shape())));
 }
 
-/// Rows of a weight whose values are made at once where they go through another product: 16 MiB of float32.
+/// Elements of a weight that are dequantized at a time for a plain product: 16 MiB of float32.
 constexpr std::int64_t tile_elements = std::int64_t{1} << 22;
 
 }  // namespace
@@ -107,7 +107,7 @@ Tensor dequantize(const QuantizedWeight& weight, DType dtype) {
   return y;
 }
 
-/// By parts of the weight, whose values are there for the time of a product.
+/// Product by parts of the weight, each dequantized only for the duration of its product.
 static Tensor linear_by_parts(const Tensor& x, const QuantizedWeight& weight, const Tensor& bias) {
   const std::int64_t step = std::max<std::int64_t>(1, tile_elements / std::max<std::int64_t>(weight.in, 1));
   Tensors parts;
@@ -144,7 +144,7 @@ Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Te
   const Tensor y = empty(shape, x.dtype(), x.device());
   const Tensor to = reshape(y, {count, weight.out()});
   on(y.device(), [&](auto dev) { kernels::quantized_linear(dev, rows.view(), w, view_of(bias), to.view()); });
-  return record(op, y, {x, bias}, {}, [](const Backward&) -> Tensors { return {}; });  // for anomaly mode: no operand asks for a gradient
+  return record(op, y, {x, bias}, {}, [](const Backward&) -> Tensors { return {}; });  // for anomaly mode: no operand requires a gradient
 }
 
 Tensor quantized_embedding(const QuantizedWeight& table, const Tensor& ids, DType dtype) {

@@ -59,7 +59,7 @@ Tensor bernoulli(const Shape& shape, double probability, DType dtype, Device dev
 Tensor randperm(std::int64_t n, Device device) {
   if (n < 0) fail("randperm", fmt::format("expected n >= 0 but got {}", n));
   Tensor y = empty({n}, DType::i64, device);
-  // A key takes two words of a block, so an element takes a whole block.
+  // A key takes two words of a block, so each element uses a whole block.
   const PhiloxState state = context().generator.reserve(checked_mul("randperm", 4, n));
   on(device, [&](auto dev) { kernels::permutation(dev, y.view(), state); }, "permutation");
   return y;

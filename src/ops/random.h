@@ -5,33 +5,33 @@ namespace tern {
 
 /// @file
 /// Random tensors from this thread's generator (context().generator, seeded by manual_seed): Philox 4x32-10, the same numbers on every
-/// device. Each thread has its own generator, and every thread begins with seed 0: threads that are to draw different numbers seed
-/// themselves with different ones (docs/threads.md).
+/// device. Each thread has its own generator and begins with seed 0: to draw different numbers, threads must set different seeds
+/// (docs/threads.md).
 
-/// Uniform in [low, high). Throws Error unless low <= high, both finite.
+/// Uniform numbers in [low, high). Throws Error unless low <= high, both finite.
 Tensor rand(const Shape& shape, double low = 0, double high = 1, DType dtype = DType::f32, Device device = default_device());
-/// Normal with the given mean and standard deviation. Throws Error unless both are finite and deviation >= 0.
+/// Normal numbers with the given mean and standard deviation. Throws Error unless both are finite and deviation >= 0.
 Tensor randn(const Shape& shape, double mean = 0, double deviation = 1, DType dtype = DType::f32, Device device = default_device());
 /// @{
-/// Uniform in [0, 1), or normal with mean 0 and deviation 1, with dtype and device by name.
+/// Uniform in [0, 1), or normal with mean 0 and deviation 1, with dtype and device as named options.
 inline Tensor rand(const Shape& shape, const TensorOptions& options) { return rand(shape, 0, 1, options.dtype, options.device); }
 inline Tensor randn(const Shape& shape, const TensorOptions& options) { return randn(shape, 0, 1, options.dtype, options.device); }
 inline Tensor rand(const Shape& shape, DType dtype) { return rand(shape, 0, 1, dtype); }
 inline Tensor randn(const Shape& shape, DType dtype) { return randn(shape, 0, 1, dtype); }
 /// @}
-/// 1 with the given probability, else 0. Throws Error for a probability outside [0, 1].
+/// Bernoulli numbers: 1 with the given probability, else 0. Throws Error for a probability outside [0, 1].
 Tensor bernoulli(const Shape& shape, double probability, DType dtype = DType::f32, Device device = default_device());
-/// The numbers 0 .. n-1 in random order, i64 (n).
+/// Random permutation of 0 .. n-1, i64 (n).
 Tensor randperm(std::int64_t n, Device device = default_device());
 
 /// @{
-/// In place, on a contiguous floating tensor; return x. Throw Error as rand and randn do.
+/// Fill a contiguous floating tensor in place; return x. Throw Error as rand and randn do.
 Tensor uniform_(const Tensor& x, double low, double high);
 Tensor normal_(const Tensor& x, double mean, double deviation);
 /// @}
 
-/// Zeroes each element with probability p and scales the others by 1 / (1 - p); x itself unless `training` and p > 0.
-/// No mask is kept: backward draws the same numbers again from the saved random position. Throws Error unless 0 <= p < 1.
+/// Dropout: sets each element to zero with probability p and scales the others by 1 / (1 - p); returns x itself unless `training` and p >
+/// 0. No mask is kept: backward draws the same numbers again from the saved random position. Throws Error unless 0 <= p < 1.
 /// Srivastava et al., JMLR 2014.
 Tensor dropout(const Tensor& x, double p, bool training = true);
 

@@ -15,7 +15,7 @@
 
 namespace tern {
 
-/// The number of elements of dimensions [first, last).
+/// Number of elements of dimensions [first, last).
 static std::int64_t extent(const Tensor& x, int first, int last) {
   return numel(Shape(x.shape().begin() + first, x.shape().begin() + last));
 }
@@ -46,12 +46,12 @@ Tensor flip(const Tensor& x, const Dims& requested) {
 Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
   dim = normalize_dim(dim, x.dims(), "roll");
   const std::int64_t size = x.shape()[dim];
-  const std::int64_t start = size == 0 ? 0 : ((-(shift % size)) % size + size) % size;  // of what comes first
+  const std::int64_t start = size == 0 ? 0 : ((-(shift % size)) % size + size) % size;  // index of the element that comes first
   if (start == 0) return x;
   return cat({slice(x, dim, start), slice(x, dim, 0, start)}, dim);
 }
 
-/// The elements of dimensions [first, dims) repeated `count` times each, so that dimension `dim` is `count` times as long.
+/// Repeats the elements of dimensions [first, dims) `count` times each, so that dimension `dim` is `count` times as long.
 static Tensor repeated(const char* op, const Tensor& x, int first, std::int64_t count, int dim) {
   const std::int64_t before = extent(x, 0, first), after = extent(x, first, x.dims());
   Shape shape = x.shape();
@@ -91,7 +91,7 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, int a, int b) {
   const std::int64_t rows = y.size(-2), columns = y.size(-1);
   const std::int64_t row = std::clamp<std::int64_t>(-offset, 0, rows), column = std::clamp<std::int64_t>(offset, 0, columns);
   const std::int64_t count = std::min(rows - row, columns - column);
-  // From an element of the diagonal to the next are columns + 1.
+  // Neighbours on the diagonal are columns + 1 elements apart.
   const Tensor flat = flatten(y, -2, -1);
   if (count <= 0) return slice(flat, -1, 0, 0);
   const std::int64_t first = row * columns + column;
@@ -132,7 +132,7 @@ Tensor sliding_window(const Tensor& x, int dim, std::int64_t size, std::int64_t 
   Shape shape = x.shape();
   Strides strides = x.strides();
   shape[dim] = windows;
-  strides[dim] *= std::min(step, length);  // a longer one leaves one window
+  strides[dim] *= std::min(step, length);  // a longer step leaves one window
   shape.push_back(size);
   strides.push_back(x.strides()[dim]);
   return record("sliding_window", x.window(shape, strides, x.offset()), {x}, {}, [=, from = x.shape()](const Backward& call) -> Tensors {

@@ -20,7 +20,7 @@ namespace {
 using detail::on_cpu;
 using detail::widened;
 
-/// Columns first H .. last H.
+/// Columns first * H up to last * H - 1.
 Tensor part(const Tensor& gates, std::int64_t first, std::int64_t last, std::int64_t width) {
   return slice(gates, 1, first * width, last * width);
 }
@@ -33,7 +33,7 @@ void check_cell(const char* op, const Tensor& gates, const Tensor& state, std::i
                          to_string(state.shape())));
 }
 
-/// Whether the CPU's kernels take them.
+/// True if the CPU's kernels take the operands.
 bool has_kernel(std::initializer_list<const Tensor*> operands) {
   const Tensor& first = **operands.begin();
   bool fits = detail::has_cpu_kernel(first);
@@ -42,7 +42,7 @@ bool has_kernel(std::initializer_list<const Tensor*> operands) {
 }
 Tensor contiguous_or_none(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
 
-/// The gates by ops; under NoGrad forward, in backward recorded as the pass is.
+/// Gates in ops; forward runs under NoGrad, backward records them if its pass is recorded.
 struct LSTMGates {
   Tensor i, f, g, o, c, tanh_c;
 
@@ -68,7 +68,7 @@ struct GRUGates {
   }
 };
 
-/// The gradients of the gates' sums and of c, by ops.
+/// Gradients of the gates' sums and of c, in ops.
 std::pair<Tensor, Tensor> lstm_gradients(const Tensor& sums, const Tensor& before, const Tensor& dh, const Tensor& dc_after) {
   const std::int64_t width = before.size(1);
   const LSTMGates made(sums, before, width);

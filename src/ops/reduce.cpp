@@ -21,7 +21,7 @@ using kernels::Reduce;
 
 namespace {
 
-/// The shapes that a reduction needs: with the reduced dimensions as 1, and as the caller wants it.
+/// Shapes of a reduction: with the reduced dimensions as 1, and as the caller wants it.
 struct Plan {
   Shape kept, result;
   std::int64_t count = 1;  ///< elements in each reduction
@@ -51,7 +51,7 @@ Tensor apply(Reduce f, const Tensor& x, const Plan& plan, DType dtype, double sc
   return y;
 }
 
-/// The reduced tensor, seen in x's shape again.
+/// The reduced tensor, broadcast back to x's shape.
 Tensor broadcast_kept(const Tensor& y, const Shape& kept, const Shape& shape) { return broadcast_to(reshape(y, kept), shape); }
 
 Tensor scaled_sum(const char* op, const Tensor& x, const Plan& p, double scale) {
@@ -100,8 +100,8 @@ Tensor prod(const Tensor& x_, const Dims& dims, bool keepdim) {
   const Plan p = plan("prod", x, dims, keepdim);
   return record("prod", apply(Reduce::prod, x, p, x.dtype()), {x}, {x}, [dims, kept = p.kept](const Backward& call) -> Tensors {
     const Tensor in = call.saved(0), g = reshape(call.grad(), kept);
-    // The product of the other elements: all of them over this one, but where zeros are among them. With one zero only
-    // its own derivative is not 0; with more, every derivative is.
+    // The product of the other elements is that of all, divided by this one, unless some are zero. With a single zero, only its own
+    // derivative is not 0; with more, every derivative is 0.
     const Tensor is_zero = eq(in, 0), safe = where(is_zero, 1, in), rest = prod(safe, dims, true);
     const Tensor zeros_seen = sum(cast(is_zero, in.dtype()), dims, true);
     const Tensor others = where(is_zero, where(eq(zeros_seen, 1), rest, 0.0), where(eq(zeros_seen, 0), rest / safe, 0.0));
@@ -117,7 +117,7 @@ static Tensor extreme(const char* op, Reduce f, const Tensor& x, const Dims& dim
   return record(op, y, {x}, {x, y}, [kept = p.kept, dims](const Backward& call) -> Tensors {
     const Tensor in = call.saved(0);
     const Tensor is_chosen = eq(in, reshape(call.saved(1), kept)), g = detail::widened(reshape(call.grad(), kept));
-    // The count of equal ones may be beyond f16.
+    // The count of equal elements may exceed f16.
     const Tensor share = cast(g / sum(cast(is_chosen, g.dtype()), dims, true), in.dtype());
     return {cast(is_chosen, in.dtype()) * share};
   });
@@ -131,10 +131,10 @@ Tensor logsumexp(const Tensor& x_, const Dims& dims, bool keepdim) {
   const Plan p = plan("logsumexp", x, dims, keepdim);
   const Tensor y = apply(Reduce::logsumexp, x, p, x.dtype());
   return record("logsumexp", y, {x}, {x, y}, [dims, kept = p.kept](const Backward& call) -> Tensors {
-    // A total of 16 bits is not enough: its rounding is the relative error of every exponential.
+    // A total of 16 bits is too imprecise: its rounding would be the relative error of every exponential.
     const Tensor in = detail::widened(call.saved(0));
     const Tensor total = detail::is_narrow(call.saved(1).dtype()) ? logsumexp(in, dims, true) : reshape(call.saved(1), kept);
-    // exp(-inf - 0) = 0 is the gradient where all of a slice is -inf; exp(-inf + inf) would be NaN.
+    // exp(-inf - 0) = 0 is the gradient where a whole slice is -inf; exp(-inf + inf) would be NaN.
     const Tensor finite = where(eq(total, -std::numeric_limits<double>::infinity()), 0.0, total);
     return {cast(exp(in - finite) * detail::widened(reshape(call.grad(), kept)), call.saved(0).dtype())};
   });

@@ -4,36 +4,36 @@
 namespace tern {
 
 /// @file
-/// Reductions over the given dimensions, all of them where none is named; `keepdim` leaves each as size 1. 16-bit floats are reduced
-/// in float32. Integers: sum, prod and cumsum of bool, u8 and i32 give i64, as in NumPy. All throw Error for a dimension that does not
-/// exist or is named twice.
+/// Reductions over the given dimensions, or over all if none is given; `keepdim` keeps each as size 1. 16-bit floats are reduced in
+/// float32. Integers: sum, prod and cumsum of bool, u8 and i32 give i64, as in NumPy. All throw Error for a dimension that does not exist
+/// or is given twice.
 
-/// The sum; 0 over nothing.
+/// Sum; 0 over no elements.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-/// Floating dtypes; NaN over nothing.
+/// Mean, of floating dtypes; NaN over no elements.
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-/// Mean squared deviation from the mean, divided by (n - correction).
+/// Variance: mean squared deviation from the mean, divided by (n - correction).
 Tensor var(const Tensor& x, const Dims& dims = {}, std::int64_t correction = 1, bool keepdim = false);
-/// The product; 1 over nothing. Its gradient is exact where elements are 0.
+/// Product; 1 over no elements. Its gradient is exact where elements are 0.
 Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// @{
-/// Equal extremes share the gradient. Throw Error over no elements.
+/// Largest or smallest element; equal ones share the gradient. Throw Error over no elements.
 Tensor max(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// @}
 /// log(sum(exp(x))), without overflow.
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// @{
-/// Bool.
+/// True if any element, or each element, is not 0; the result is bool.
 Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// @}
 /// @{
-/// The index (i64) of the extreme along a dimension, the first among equals. Throw Error over no elements.
+/// Index (i64) of the largest or smallest element along a dimension, the first among equals. Throw Error over no elements.
 Tensor argmax(const Tensor& x, int dim = -1, bool keepdim = false);
 Tensor argmin(const Tensor& x, int dim = -1, bool keepdim = false);
 /// @}
-/// Running sums along a dimension.
+/// Cumulative sum along a dimension.
 Tensor cumsum(const Tensor& x, int dim);
 
 }  // namespace tern

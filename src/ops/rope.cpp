@@ -13,7 +13,7 @@
 
 namespace tern {
 
-/// A pair's angle from one position to the next, scaled.
+/// Scaled angle between neighbouring positions of a pair.
 static double scaled_frequency(double frequency, const RopeScaling& s) {
   const double slowed = frequency / s.factor;
   if (s.original_length == 0) return slowed;
@@ -44,7 +44,7 @@ Tensor rope_table(std::int64_t length, std::int64_t head_dim, double base, Devic
   return Tensor::from(table, {length, head_dim / 2, 2}, device);
 }
 
-/// Memory for a result like x (B, H, T, D): in the order of a projection, whose heads lie beside each other, if x is a view of one.
+/// Memory for a result like x (B, H, T, D): if x is a view of a projection, in its order, with a position's heads adjacent.
 static Tensor empty_in_order_of(const Tensor& x) {
   if (x.strides()[1] >= x.strides()[2]) return empty(x.shape(), x.dtype(), x.device());
   return transpose(empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.dtype(), x.device()), 1, 2);

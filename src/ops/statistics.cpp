@@ -22,7 +22,7 @@
 
 namespace tern {
 
-/// The root of x >= 0. Its derivative at 0 is infinite, and 0 times that NaN: it is 0 here.
+/// Square root of x >= 0, with the derivative 0 at 0: an infinite one times 0 would be NaN.
 static Tensor safe_sqrt(const Tensor& x) {
   const Tensor is_zero = eq(x, 0);
   return where(is_zero, 0.0, sqrt(where(is_zero, 1.0, x)));
@@ -47,7 +47,7 @@ Tensor norm(const Tensor& x_, const Dims& dims, double p, bool keepdim) {
   } else if (std::isinf(p)) {
     y = p > 0 ? max(abs(x), dims, keepdim) : min(abs(x), dims, keepdim);
   } else {
-    // Elements and sums of 0 stand aside: there the derivatives of both powers may be infinite, and the gradient is 0.
+    // Zero elements and zero sums are masked: the derivatives of both powers may be infinite there, and the gradient is 0.
     const Tensor size = abs(x), is_zero = eq(size, 0);
     const Tensor total = sum(where(is_zero, p > 0 ? 0.0 : INFINITY, pow(where(is_zero, 1.0, size), p)), dims, keepdim);
     const Tensor is_none = eq(total, 0);
@@ -74,7 +74,8 @@ Tensor median(const Tensor& x, int dim, bool keepdim) {
 Tensor cumprod(const Tensor& x_, int dim) {
   dim = normalize_dim(dim, x_.dims(), "cumprod");
   const Tensor x = is_floating(x_.dtype()) ? x_ : cast(x_, DType::i64);
-  // Each pass multiplies by the product of as many elements before, so that `span` of them have gone into each (Hillis & Steele, 1986).
+  // Doubling scan: each pass multiplies by the product of `span` elements before, so that each result covers twice as many (Hillis &
+  // Steele, 1986).
   Tensor y = detail::widened(x);
   const std::int64_t size = x.shape()[dim];
   for (std::int64_t span = 1; span < size; span *= 2) {
@@ -90,7 +91,7 @@ Unique unique(const Tensor& x) {
   const Tensor flat = reshape(x, {n});
   if (n == 0) return {flat, zeros(x.shape(), DType::i64, x.device()), zeros({0}, DType::i64, x.device())};
   const Sorted sorted = sort(x.dtype() == DType::boolean ? cast(flat, DType::u8) : flat);
-  // The first of equal values.
+  // True for the first of equal values.
   const Tensor is_new = cat({full({1}, 1, DType::boolean, x.device()), ne(slice(sorted.values, 0, 1), slice(sorted.values, 0, 0, n - 1))});
   const Tensor inverse = empty({n}, DType::i64, x.device());
   index_copy_(inverse, 0, sorted.indices, cumsum(cast(is_new, DType::i64), 0) - 1);
@@ -117,7 +118,7 @@ Tensor bincount(const Tensor& x_, const Tensor& weights, std::int64_t least) {
   return index_add(zeros({size}, source.dtype(), x.device()), 0, x, source);
 }
 
-/// On the CPU, where it costs no wait: each row (..., V) is a distribution with `least` weights to draw, or more.
+/// Checks weights on the CPU, where that needs no wait: each row (..., V) has `least` or more positive weights.
 static void check_rates(const Tensor& rates, std::int64_t least) {
   if (rates.device() != cpu || rates.numel() == 0) return;
   if (const Tensor is_rate = logical_and(ge(rates, 0), isfinite(rates)); !all(is_rate).item<bool>())
@@ -143,8 +144,8 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) 
     rates = unsqueeze(rates, -2);
     shape.insert(shape.size() - 1, count);
   }
-  // Of exponential times with rates p, the first is i with probability p[i] / sum(p), and the next ones are drawn of those that remain. A
-  // number u of 0 would make the time 0 / 0 for a rate of 0.
+  // Exponential race: of exponential times with rates p, the smallest is that of i with probability p[i] / sum(p), and the next ones are
+  // draws from the rest. u = 0 would make the time 0 / 0 for a rate of 0.
   const Tensor times = neg(log(maximum(rand(shape, 0, 1, DType::f32, weights.device()), 0x1p-25)));
   const Tensor keys = rates / cast(times, rates.dtype());
   return replacement ? argmax(keys, -1) : topk(keys, count, -1).indices;

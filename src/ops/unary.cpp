@@ -24,8 +24,8 @@ namespace {
 
 enum class Keep { nothing, input, output };
 
-/// A unary op. Backward is one kernel; where it is recorded itself, for a higher order, it is g * derivative(kept), in
-/// ops. `kept` is the input or the output, whichever the derivative is written in.
+/// A unary op. Backward is one kernel; if it is recorded itself, for a higher order, it is g * derivative(kept), in ops. `kept` is the
+/// input or the output, whichever the derivative is a function of.
 template <class F>
 Tensor unary(const char* op, const Unary& f, const Tensor& x_, Keep keep, F derivative) {
   const Tensor x = detail::autocast(op, x_);
@@ -45,7 +45,7 @@ Tensor unary(const char* op, const Unary& f, const Tensor& x_, Keep keep, F deri
   return record(op, y, {x}, {keep == Keep::input ? x : y}, Symmetric{}, backward);
 }
 
-/// A rounding to whole numbers, which integers are already.
+/// Rounding to whole numbers; integers are returned as they are.
 Tensor rounded(const char* op, const Unary& f, const Tensor& x) {
   if (!is_floating(x.dtype()) && x.dtype() != DType::boolean) return clone(x);
   return unary(op, f, x, Keep::nothing, [](const Tensor& g, const Tensor&) { return zeros_like(g); });
@@ -133,7 +133,7 @@ Tensor expm1(T x) {
 Tensor floor(T x) { return rounded("floor", functors::Floor{}, x); }
 Tensor ceil(T x) { return rounded("ceil", functors::Ceil{}, x); }
 Tensor round(T x) { return rounded("round", functors::Round{}, x); }
-/// The smallest and the largest number of a dtype of integers.
+/// Smallest and largest number of an integer dtype.
 static std::pair<std::int64_t, std::int64_t> range_of(DType dtype) {
   const auto range = []<class N>(N) {
     return std::pair<std::int64_t, std::int64_t>(std::numeric_limits<N>::min(), std::numeric_limits<N>::max());
@@ -144,7 +144,7 @@ Tensor clamp(T x, Bound low, Bound high) {
   functors::Clamp f{low.value, high.value};
   if (!(f.low <= f.high) || low.whole > high.whole) fail("clamp", fmt::format("expected low <= high but got {} and {}", f.low, f.high));
   if (!is_floating(x.dtype()) && x.dtype() != DType::boolean) {
-    // Between integers lie bounds that they do not have: as an operand that is not whole, these give f32.
+    // A bound between integers is not one of the dtype: as a number that is not whole, it gives f32.
     const auto is_between = [](double bound) { return std::isfinite(bound) && bound != std::floor(bound); };
     if (is_between(f.low) || is_between(f.high)) return clamp(cast(x, DType::f32), low, high);
     const auto [smallest, largest] = range_of(x.dtype());

@@ -14,8 +14,8 @@
 
 namespace tern {
 
-/// The strides with which x can be seen in another shape, or nothing where a copy is needed. Runs of x's dimensions
-/// that are contiguous among themselves are merged, and the new dimensions must divide these runs.
+/// Strides of x in another shape, or nothing if that needs a copy. Dimensions of x that are contiguous among themselves are merged into
+/// segments, and the new dimensions must divide these segments.
 static std::optional<Strides> view_strides(const Shape& from, const Strides& strides, const Shape& into) {
   if (numel(from) == 0) return contiguous_strides(into);
   Strides result = Strides::filled(into.size(), 1);
@@ -24,7 +24,7 @@ static std::optional<Strides> view_strides(const Shape& from, const Strides& str
     std::int64_t run = from[last];
     int first = last;
     while (first > 0 && (from[first - 1] == 1 || run == 1 || strides[first - 1] == strides[last] * run)) {
-      // A run that so far had only one element takes the stride of the dimension that joins it.
+      // A segment that so far has only one element takes the stride of the dimension that joins it.
       if (run == 1 && from[first - 1] != 1) last = first - 1;
       run *= from[--first];
     }
@@ -41,7 +41,7 @@ static std::optional<Strides> view_strides(const Shape& from, const Strides& str
   return result;
 }
 
-/// True where the sizes are whole and their product, zeros apart, is a number of elements.
+/// True if the sizes are not negative and their product, zeros left out, is representable as a number of elements.
 static bool is_countable(const Shape& shape) {
   std::int64_t count = 1;
   for (std::int64_t size : shape)
@@ -143,7 +143,7 @@ Tensor expand(const Tensor& x, const Shape& requested) {
   return broadcast_as("expand", x, shape);
 }
 
-/// The inverse of slice: zeros of the given shape with x at the slice's places.
+/// The adjoint of slice: zeros of the given shape with x written to the slice.
 static Tensor embed_slice(const Tensor& x, const Shape& shape, int dim, std::int64_t start, std::int64_t step) {
   Tensor y = zeros(shape, x.dtype(), x.device());
   Strides strides = y.strides();
@@ -167,7 +167,7 @@ Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::in
   Shape shape = x.shape();
   Strides strides = x.strides();
   shape[dim] = last == first ? 0 : (last - first - 1) / step + 1;
-  step = std::min(step, std::max<std::int64_t>(length, 1));  // a longer one would also leave one element
+  step = std::min(step, std::max<std::int64_t>(length, 1));  // a longer step would also leave one element
   strides[dim] *= step;
   const std::int64_t offset = x.offset() + (numel(shape) == 0 ? 0 : first * x.strides()[dim]);
   return record("slice", x.window(shape, strides, offset), {x}, {},
@@ -220,7 +220,7 @@ Tensor unsqueeze(const Tensor& x, int dim) {
                 [dim](const Backward& call) -> Tensors { return {squeeze(call.grad(), dim)}; });
 }
 
-/// The gradients of several outputs, zeros where none arrived.
+/// Gradients of several outputs, zeros if none arrived.
 static Tensors filled_gradients(const Backward& call, const std::vector<Shape>& shapes) {
   Tensors gradients(call.grads().begin(), call.grads().end());
   const Tensor& known = *std::find_if(gradients.begin(), gradients.end(), [](const Tensor& g) { return g.defined(); });
@@ -229,8 +229,8 @@ static Tensors filled_gradients(const Backward& call, const std::vector<Shape>& 
   return gradients;
 }
 
-/// The gradients of pieces along a dimension as one tensor. Pieces that lie in one as its pieces along that dimension are not moved: see
-/// Note [Packed projection].
+/// The gradients of pieces along a dimension as one tensor. Pieces that already are the slices of one tensor are not copied: see Note
+/// [Packed projection].
 static Tensor joined(const Tensors& pieces, int dim) {
   const Tensor& first = pieces[0];
   Shape shape = first.shape();

@@ -8,14 +8,14 @@ namespace tern {
 /// @file
 /// Views share memory with x, and gradients flow through them. Negative dimensions count from the last.
 
-/// Another shape with the same elements in row-major order; one size may be -1, "the rest". A view where the strides
-/// allow it, a copy otherwise. Throws Error if the sizes do not fit.
+/// Reshapes x: the same elements in row-major order; one size may be -1, for the rest. A view where the strides allow it, a copy otherwise.
+/// Throws Error if the sizes do not fit.
 Tensor reshape(const Tensor& x, const Shape& shape);
-/// Dimensions first .. last (inclusive) merged into one.
+/// Merges dimensions first .. last (inclusive) into one.
 Tensor flatten(const Tensor& x, int first = 0, int last = -1);
-/// Dimensions a and b exchanged.
+/// Exchanges dimensions a and b.
 Tensor transpose(const Tensor& x, int a, int b);
-/// Dimension i of the result is dimension order[i] of x.
+/// Reorders dimensions: dimension i of the result is dimension order[i] of x.
 Tensor permute(const Tensor& x, const Dims& order);
 /// Repeats dimensions of size 1, and leading ones, without copying. Throws Error if a size does not fit.
 Tensor broadcast_to(const Tensor& x, const Shape& shape);
@@ -24,21 +24,21 @@ Tensor expand(const Tensor& x, const Shape& shape);
 /// Elements start, start + step, ... before stop along a dimension. Bounds are clamped as Python does, negative ones count
 /// from the end. Throws Error unless step >= 1.
 Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::int64_t> stop = std::nullopt, std::int64_t step = 1);
-/// The slice at one index, without the dimension. Throws Error for an index outside the range.
+/// The slice at one index, without that dimension. Throws Error for an index outside the range.
 Tensor select(const Tensor& x, int dim, std::int64_t index);
-/// Without the dimension, which must have size 1; without every dimension of size 1 in the second form.
+/// Removes a dimension, which must have size 1.
 Tensor squeeze(const Tensor& x, int dim);
-/// Without every dimension of size 1.
+/// Removes every dimension of size 1.
 Tensor squeeze(const Tensor& x);
-/// With a new dimension of size 1 at `dim`, in [-dims - 1, dims].
+/// Adds a dimension of size 1 at `dim`, in [-dims - 1, dims].
 Tensor unsqueeze(const Tensor& x, int dim);
 
 /// @{
-/// The pieces of x along a dimension, of the given size (the last one may be smaller) or sizes; views.
+/// Splits x along a dimension into pieces of the given size (the last one may be smaller) or sizes; views.
 Tensors split(const Tensor& x, std::int64_t size, int dim = 0);
 Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim = 0);
 /// @}
-/// The slices of x along a dimension, without it.
+/// The slices of x along a dimension, without that dimension.
 Tensors unstack(const Tensor& x, int dim = 0);
 
 }  // namespace tern

@@ -5,7 +5,7 @@
 
 namespace tern {
 
-/// The sum and the product of two sizes. Throws Error that names `where` if it does not fit into 64 bits.
+/// Sum or product of two sizes. Throws Error that names `where` if it does not fit into 64 bits.
 inline std::int64_t checked_add(const char* where, std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum))

@@ -13,8 +13,7 @@ namespace detail {
 [[noreturn]] void fail_index(int index, int size);
 }
 
-/// A sequence of at most max_dims numbers, without heap memory and trivially copyable, so that a kernel can take it
-/// by value.
+/// Vector of at most max_dims numbers, without heap memory and trivially copyable, so that a kernel can take it by value.
 template <class T>
 class DimVec {
  public:
@@ -23,7 +22,7 @@ class DimVec {
   constexpr DimVec(std::initializer_list<T> values) {
     for (T value : values) push_back(value);
   }
-  /// One dimension where a list of them is asked for: sum(x, 1). A shape is no number, so Shape lacks this.
+  /// A single dimension as a list: sum(x, 1). Shape lacks this conversion, because a number is no shape.
   template <std::same_as<int> I>
     requires std::same_as<T, int>
   constexpr DimVec(I dim) {
@@ -41,7 +40,7 @@ class DimVec {
     return result;
   }
 
-  constexpr int size() const { return size_; }         ///< dimensions
+  constexpr int size() const { return size_; }         ///< number of values
   constexpr bool empty() const { return size_ == 0; }  ///< true for the shape () of a zero-dimensional tensor
   /// @{
   /// Throws Error for an index out of range.
@@ -49,7 +48,7 @@ class DimVec {
   constexpr const T& operator[](int i) const { return values_[checked(i)]; }
   /// @}
   /// @{
-  /// The last number. Throws Error where there is none.
+  /// The last number. Throws Error if there is none.
   constexpr T& back() { return (*this)[size_ - 1]; }
   constexpr const T& back() const { return (*this)[size_ - 1]; }
   /// @}
@@ -61,28 +60,28 @@ class DimVec {
   constexpr const T* end() const { return values_ + size_; }
   /// @}
 
-  /// Throws Error where there are max_dims already.
+  /// Appends a value. Throws Error if there are max_dims already.
   constexpr void push_back(T value) {
     if (size_ == max_dims) fail("shape", "expected at most 8 dimensions");
     values_[size_++] = value;
   }
-  /// Throws Error where there is none.
+  /// Removes the last value. Throws Error if there is none.
   constexpr void pop_back() { size_ = checked(size_ - 1); }
-  /// The value comes before the one at `position`, at most size(). Throws Error where there are max_dims already.
+  /// Inserts a value before the one at `position`, at most size(). Throws Error if there are max_dims already.
   constexpr void insert(int position, T value) {
     push_back(value);
     checked(position);
     for (int i = size_ - 1; i > position; --i) values_[i] = values_[i - 1];
     values_[position] = value;
   }
-  /// Throws Error for a position out of range.
+  /// Removes the value at a position. Throws Error for a position out of range.
   constexpr void erase(int position) {
     checked(position);
     for (int i = position; i + 1 < size_; ++i) values_[i] = values_[i + 1];
     --size_;
   }
 
-  /// Equal in number and in each value.
+  /// True if size and all values are equal.
   friend constexpr bool operator==(const DimVec& a, const DimVec& b) {
     if (a.size_ != b.size_) return false;
     for (int i = 0; i < a.size_; ++i)
@@ -104,25 +103,25 @@ class DimVec {
 };
 
 using Shape = DimVec<std::int64_t>;    ///< sizes of a tensor's dimensions, the slowest first
-using Strides = DimVec<std::int64_t>;  ///< elements, not bytes, from one index of a dimension to the next
-/// A set or an order of dimensions; negative entries count from the last.
+using Strides = DimVec<std::int64_t>;  ///< steps of the dimensions in memory, in elements, not bytes
+/// List of dimensions, as a set or an order; negative entries count from the last.
 using Dims = DimVec<int>;
 
-/// The number of elements; 1 for the zero-dimensional shape.
+/// Number of elements; 1 for the zero-dimensional shape.
 constexpr std::int64_t numel(const Shape& shape) {
   std::int64_t count = 1;
   for (std::int64_t size : shape) count *= size;
   return count;
 }
 
-/// The strides of a row-major tensor of this shape, in elements.
+/// Strides of a row-major tensor of this shape, in elements.
 constexpr Strides contiguous_strides(const Shape& shape) {
   Strides strides = Strides::filled(shape.size(), 1);
   for (int i = shape.size() - 2; i >= 0; --i) strides[i] = strides[i + 1] * (shape[i + 1] > 1 ? shape[i + 1] : 1);
   return strides;
 }
 
-/// True where the elements lie in row-major order without gaps; dimensions of size 1 do not count.
+/// True if the elements are in row-major order without gaps; strides of dimensions of size 1 are ignored.
 constexpr bool is_contiguous(const Shape& shape, const Strides& strides) {
   std::int64_t expected = 1;
   if (numel(shape) == 0) return true;
@@ -134,7 +133,7 @@ constexpr bool is_contiguous(const Shape& shape, const Strides& strides) {
 }
 
 /// @{
-/// `(4, 8)`; `(3,)` for one dimension and `()` for none.
+/// Text of the values: `(4, 8)`; `(3,)` for one dimension and `()` for none.
 std::string to_string(const DimVec<std::int64_t>& values);
 std::string to_string(const DimVec<int>& values);
 /// @}

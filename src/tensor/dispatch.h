@@ -33,16 +33,24 @@ decltype(auto) dispatch(DType dtype, const char* where, F&& f) {
 }
 }  // namespace detail
 
-/// Calls f.template operator()<T>() with the C++ type of a floating dtype; anything else is an Error that names `where`.
+/// Calls f.template operator()<T>() with the C++ type of a floating dtype. Throws Error that names `where` for any other dtype.
 template <class F>
 decltype(auto) dispatch_floats(DType dtype, const char* where, F&& f) {
   return detail::dispatch<detail::DTypes::floats>(dtype, where, f);
 }
 
-/// As dispatch_floats, for the floats and the integers.
+/// As dispatch_floats, for floats and integers.
 template <class F>
 decltype(auto) dispatch_numbers(DType dtype, const char* where, F&& f) {
   return detail::dispatch<detail::DTypes::numbers>(dtype, where, f);
+}
+
+/// As dispatch_floats, for f32 and f64 only.
+template <class F>
+decltype(auto) dispatch_f32_f64(DType dtype, const char* where, F&& f) {
+  if (dtype == DType::f32) return f.template operator()<float>();
+  if (dtype == DType::f64) return f.template operator()<double>();
+  fail(where, std::string("expected f32 or f64 but got ") + name(dtype));
 }
 
 /// As dispatch_floats, for every dtype.
@@ -51,7 +59,7 @@ decltype(auto) dispatch_all(DType dtype, F&& f) {
   return detail::dispatch<detail::DTypes::all>(dtype, "", f);
 }
 
-/// Calls f with an unsigned integer as wide as the dtype: for kernels that move elements and do not compute with them.
+/// Calls f with an unsigned integer of the dtype's size: for kernels that move elements and do not compute with them.
 template <class F>
 decltype(auto) dispatch_bits(DType dtype, F&& f) {
   switch (size_of(dtype)) {

@@ -6,10 +6,10 @@
 
 namespace tern {
 
-/// The type of a tensor's elements: floats of 32 and 64 bits, IEEE's and Google's 16-bit floats, integers and bool.
+/// Type of a tensor's elements: floats of 32 and 64 bits, IEEE half and bfloat16, integers and bool.
 enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, boolean };
 
-/// Bytes of an element.
+/// Size of an element in bytes.
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -22,17 +22,17 @@ constexpr std::size_t size_of(DType dtype) {
   }
 }
 
-/// "f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool".
+/// Name of a dtype: "f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool".
 constexpr const char* name(DType dtype) {
   constexpr const char* names[] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"};
   return names[static_cast<int>(dtype)];
 }
 
-/// True for f32, f64, f16 and bf16, which alone have gradients.
+/// True for f32, f64, f16 and bf16, the dtypes that have gradients.
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bf16; }
 
-/// The dtype of `a op b`: floats win over integers, integers over bool; among floats the wider one, and f16 with bf16
-/// gives f32, which holds both.
+/// Dtype of `a op b`: floats win over integers, integers over bool; among floats the wider one wins, and f16 with bf16 gives f32, which
+/// holds both.
 constexpr DType promote(DType a, DType b) {
   if (a == b) return a;
   if (is_floating(a) != is_floating(b)) return is_floating(a) ? a : b;
@@ -74,24 +74,24 @@ template <> struct DTypeOf<bool> {
 };
 }  // namespace detail
 
-/// The DType that stores a C++ type: dtype_of<float> is DType::f32.
+/// DType of a C++ type: dtype_of<float> is DType::f32.
 template <class T>
 inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 
-/// The type that arithmetic on T is done in: float for the 16-bit floats, T itself otherwise.
+/// Type of the arithmetic on T: float for the 16-bit floats, T itself otherwise.
 template <class T>
 struct ComputeType {
   using type = T;  ///< f32 for f32, i64 for i64
 };
-/// Sums of f16 would round at 11 bits: kernels add in float.
+/// Sums in f16 would round to 11 bits: kernels add in float.
 template <> struct ComputeType<f16> {
   using type = float;  ///< exact for every f16
 };
-/// Sums of bf16 would round at 8 bits: kernels add in float.
+/// Sums in bf16 would round to 8 bits: kernels add in float.
 template <> struct ComputeType<bf16> {
   using type = float;  ///< exact for every bf16
 };
-/// ComputeType<T>::type, for short.
+/// Shorthand for ComputeType<T>::type.
 template <class T>
 using compute_t = typename ComputeType<T>::type;
 

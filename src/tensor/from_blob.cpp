@@ -13,7 +13,7 @@ namespace {
 
 class AdoptedStorage final : public Storage {
  public:
-  /// `begin` is the lowest address, and `data` what the deleter gets.
+  /// `begin` is the lowest address, and `data` the argument of the deleter.
   AdoptedStorage(void* begin, std::size_t bytes, Stream stream, bool is_read_only, void* data, std::function<void(void*)> deleter) noexcept
       : Storage(begin, bytes, stream, is_read_only), data_(data), deleter_(std::move(deleter)) {}
   ~AdoptedStorage() override {
@@ -23,7 +23,7 @@ class AdoptedStorage final : public Storage {
       try {
         const Stream current = context().stream(stream().device);
         with_backend(current.device, [&](auto dev) { backend::synchronize(dev, current); });
-      } catch (const Error&) {  // of a device that has failed, which reads no longer
+      } catch (const Error&) {  // the device has failed, and no longer reads
       }
     }
     deleter_(data_);
@@ -45,7 +45,7 @@ Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void
     if (size < 0) fail("from_blob", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
     is_empty = is_empty || size == 0;
   }
-  // The storage goes from the first to the last element in memory: a negative stride leads to elements before `data`.
+  // The storage extends from the first to the last element in memory: a negative stride leads to elements before `data`.
   std::int64_t low = 0, high = is_empty ? 0 : 1, elements = 0, bytes = 0;
   bool fits = true;
   for (int d = 0; d < shape.size() && !is_empty; ++d) {
@@ -70,7 +70,7 @@ Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void
   impl->dtype = dtype;
   impl->offset = -low;
   void* const begin = data ? static_cast<char*>(data) + low * static_cast<std::int64_t>(size_of(dtype)) : nullptr;
-  // The last step: from here on nothing throws, and the deleter is the storage's.
+  // The last step: nothing throws after it, and the storage owns the deleter.
   impl->storage = make_ref<AdoptedStorage>(begin, static_cast<std::size_t>(bytes), context().stream(options.device), options.is_read_only,
                                            data, std::move(deleter));
   return Tensor(std::move(impl));

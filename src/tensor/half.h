@@ -14,13 +14,13 @@ namespace tern {
 struct bf16 {
   std::uint16_t bits = 0;  ///< sign, 8 bits of exponent, 7 of mantissa
   bf16() = default;
-  /// Rounds to nearest, ties to even; a NaN stays one, and its payload is cut.
+  /// Rounds to nearest, ties to even; a NaN stays a NaN, with a truncated payload.
   TERN_HOST_DEVICE constexpr explicit bf16(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const bool is_nan = (word & 0x7fffffffu) > 0x7f800000u;
     bits = is_nan ? std::uint16_t((word >> 16) | 0x40u) : std::uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
   }
-  /// Exact.
+  /// Exact conversion.
   TERN_HOST_DEVICE constexpr operator float() const { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
 };
 
@@ -28,7 +28,7 @@ struct bf16 {
 struct f16 {
   std::uint16_t bits = 0;  ///< sign, 5 bits of exponent, 10 of mantissa
   f16() = default;
-  /// Rounds to nearest, ties to even; beyond 65504 to infinity, below 2^-24 to subnormal numbers or 0.
+  /// Rounds to nearest, ties to even; values beyond 65504 become infinity, those below 2^-24 subnormal numbers or 0.
   TERN_HOST_DEVICE constexpr explicit f16(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = (word >> 16) & 0x8000u, magnitude = word & 0x7fffffffu;
@@ -41,12 +41,12 @@ struct f16 {
       const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
       half = (rounded - 0x38000000u) >> 13;
     } else {
-      // Subnormal: adding 0.5 lines the mantissa up with the smallest half, and the addition rounds.
+      // Subnormal: adding 0.5 aligns the mantissa with the smallest half, and the addition rounds.
       half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     }
     bits = std::uint16_t(sign | half);
   }
-  /// Exact, subnormal numbers included.
+  /// Exact conversion, subnormal numbers included.
   TERN_HOST_DEVICE constexpr operator float() const {
     const std::uint32_t sign = std::uint32_t(bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
     if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));

@@ -5,7 +5,7 @@
 
 namespace tern::detail {
 
-/// True where a dtype has the number itself: a whole one within bounds for an integer, any for a float.
+/// True if the dtype can represent the number: for an integer dtype a whole number within bounds, for a float any number.
 inline bool holds(DType dtype, double number) {
   if (is_floating(dtype)) return true;
   if (number != std::floor(number)) return false;
@@ -17,7 +17,7 @@ inline bool holds(DType dtype, double number) {
   }
 }
 
-/// True where elements of the dtype can be set to the number: those of an integer dtype keep its whole part, which must be in range.
+/// True if elements of the dtype can be set to the number: an integer dtype truncates it, and the result must be in range.
 inline bool takes(DType dtype, double number) { return dtype == DType::boolean || holds(dtype, std::trunc(number)); }
 
 }  // namespace tern::detail

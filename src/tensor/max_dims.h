@@ -2,7 +2,7 @@
 
 namespace tern {
 
-/// The most dimensions that a tensor can have.
+/// Maximal number of dimensions of a tensor.
 inline constexpr int max_dims = 8;
 
 }  // namespace tern

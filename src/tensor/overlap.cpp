@@ -10,12 +10,12 @@ namespace tern {
 namespace {
 
 // Note [Overlap]
-// The element with index i lies at offset + sum of stride[d] * i[d]. Two windows share memory where the difference of two such sums is the
-// difference of the offsets: a linear equation in integers, each between bounds. It is solved by search, the longest step first, where the
-// rest that is left bounds each term: windows that tensors have in practice nest, so that one or two values of a term remain. (The general
-// problem is a knapsack; NumPy's shares_memory bounds its search the same way.)
+// The element with index i is at offset + sum of stride[d] * i[d]. Two windows share memory if the difference of two such sums equals the
+// difference of the offsets: a linear equation in bounded integers. It is solved by search, the longest stride first, where the remainder
+// bounds each term: windows in practice nest, so that one or two values of a term remain. (The general problem is a knapsack; NumPy's
+// shares_memory bounds its search the same way.)
 
-/// A term step * n of the sum, with 0 <= n <= last.
+/// Term step * n of the sum, with 0 <= n <= last.
 struct Term {
   std::int64_t step, last;
 };
@@ -25,16 +25,16 @@ class Search {
   void add(std::int64_t step, std::int64_t last) {
     if (last > 0 && step != 0) terms_.push_back({step, last});
   }
-  /// Whether the terms can add up to `sum`.
+  /// Searches for values of the terms that add up to `sum`.
   Overlap solve(std::int64_t sum) {
-    // Steps below 0 are counted from the other end.
+    // Negative steps are counted from the other end.
     for (Term& term : terms_) {
       if (term.step > 0) continue;
       sum = checked_add("overlap", sum, checked_mul("overlap", -term.step, term.last));
       term.step = -term.step;
     }
     std::sort(terms_.begin(), terms_.end(), [](const Term& a, const Term& b) { return a.step > b.step; });
-    // Terms of one step are one term.
+    // Terms with the same step are merged.
     std::size_t kept = 0;
     for (const Term& term : terms_)
       if (kept > 0 && terms_[kept - 1].step == term.step) terms_[kept - 1].last = checked_add("overlap", terms_[kept - 1].last, term.last);
@@ -66,11 +66,11 @@ class Search {
   }
 
   std::vector<Term> terms_;
-  std::vector<std::int64_t> reach_, divisor_;  ///< of the terms from each on
+  std::vector<std::int64_t> reach_, divisor_;  ///< reach and divisor of the terms from each one to the last
   int visited_ = 0;
 };
 
-/// True where each stride is longer than all the shorter ones reach together, so that no two elements can meet.
+/// True if each stride is longer than the reach of all shorter ones together, so that no two indices share an element.
 bool is_nested(const Tensor& x) {
   std::int64_t reach = 0;
   DimVec<std::int64_t> done = Shape::filled(x.dims(), 0);
@@ -99,7 +99,7 @@ Range range_of(const Tensor& x) {
 
 Overlap overlap(const Tensor& x) {
   if (x.numel() < 2 || x.is_contiguous() || is_nested(x)) return Overlap::none;
-  // Two elements whose indices first differ in dimension d, by 1 or more: the difference of the others may have either sign.
+  // Two elements whose indices first differ in dimension d, by 1 or more; the difference of the others may have either sign.
   for (int d = 0; d < x.dims(); ++d) {
     const std::int64_t size = x.shape()[d];
     if (size == 1) continue;

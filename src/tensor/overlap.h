@@ -3,17 +3,17 @@
 
 namespace tern {
 
-/// Whether elements share memory.
+/// Overlap of two sets of elements in memory.
 enum class Overlap : std::uint8_t {
   none,
-  whole,      ///< the same window: the same elements in the same places
-  partial,    ///< some element is another one's, or the same in another place
-  undecided,  ///< the windows interlock so that a bounded search found no answer
+  whole,      ///< the same window: the same elements in the same order
+  partial,    ///< some elements are shared, but not in the same order
+  undecided,  ///< a bounded search found no answer
 };
 
-/// Of an element of the tensor with another one of it.
+/// Overlap of a tensor's elements among themselves.
 Overlap overlap(const Tensor& x);
-/// Of the elements of two tensors.
+/// Overlap of the elements of two tensors.
 Overlap overlap(const Tensor& a, const Tensor& b);
 
 }  // namespace tern

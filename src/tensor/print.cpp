@@ -14,10 +14,9 @@ namespace {
 constexpr std::int64_t summarize_above = 1000;  ///< elements
 constexpr std::int64_t edge = 3;                ///< items kept at either end of a summarized dimension
 
-/// Format of floats: one for the whole tensor, so that columns line up.
+/// Format of floats: one for the whole tensor, so that columns are aligned.
 struct Style {
   bool integral = true, scientific = false;
-  std::size_t width = 0;
 
   std::string text(double value) const {
     if (!std::isfinite(value)) return fmt::format("{}", value);
@@ -26,7 +25,7 @@ struct Style {
   }
 };
 
-/// Calls f for the indices that are printed of a dimension, and gap() between the two ends.
+/// Calls f for the indices of a dimension that are printed, and gap() between the two ends.
 template <class F, class Gap>
 void visible(std::int64_t size, bool summarize, F f, Gap gap) {
   for (std::int64_t i = 0; i < size; ++i) {
@@ -72,7 +71,7 @@ class Printer {
   std::size_t width_ = 0, next_ = 0;
 };
 
-/// The row-major indices of the elements that are printed.
+/// Row-major indices of the elements that are printed.
 void collect(const Shape& shape, int dim, std::int64_t base, bool summarize, std::vector<std::size_t>& out) {
   if (dim == shape.size()) return out.push_back(static_cast<std::size_t>(base));
   visible(shape[dim], summarize, [&](std::int64_t i) { collect(shape, dim + 1, base * shape[dim] + i, summarize, out); }, [] {});

@@ -5,25 +5,25 @@
 
 namespace tern {
 
-/// Philox seed and offset of a draw. A draw is a pure function of the seed and the position, the same on every device: element i belongs to
-/// position `offset + *base + i / 4`, and takes word i % 4 of the block there; what dropout takes, Note [Dropout's bits] says. `base` is
-/// null, or points to a counter in device memory that moves between replays of a captured graph; see Note [Random position].
+/// Philox seed and offset of a random draw. Random numbers are a pure function of seed and position, the same on every device: element i is
+/// at position `offset + *base + i / 4`, and uses word i % 4 of the block there; for dropout see Note [Dropout's bits]. `base` is null, or
+/// points to a counter in device memory that changes between replays of a captured graph; see Note [Random position].
 struct PhiloxState {
   std::uint64_t seed = 0;               ///< the key of Philox
   std::uint64_t offset = 0;             ///< position of the first block
   const std::uint64_t* base = nullptr;  ///< added to the offset; null for 0
 };
 
-/// Four draws: the block at one position of the stream.
+/// Four random words: the block at one position of the stream.
 struct PhiloxBlock {
   std::uint32_t words[4];  ///< each uniform in [0, 2^32)
 };
 
-/// All 64 bits of a product.
+/// Full 64-bit product.
 TERN_HOST_DEVICE constexpr std::uint64_t multiply_wide(std::uint32_t a, std::uint32_t b) {
 #ifdef __CUDA_ARCH__
   std::uint64_t product = 0;
-  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));  // of the line below nvcc makes that and an addition of zero
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));  // nvcc compiles the line below to this and an addition of zero
   return product;
 #else
   return std::uint64_t(a) * b;
@@ -31,7 +31,7 @@ TERN_HOST_DEVICE constexpr std::uint64_t multiply_wide(std::uint32_t a, std::uin
 }
 
 /// Philox 4x32: rounds over a 128-bit counter with a 64-bit key. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, who
-/// advise ten; seven are the fewest that pass their tests.
+/// recommend ten rounds; seven are the fewest that pass their tests.
 template <int rounds = 10>
 TERN_HOST_DEVICE constexpr PhiloxBlock philox(std::uint64_t seed, std::uint64_t position, std::uint64_t stream = 0) {
   std::uint32_t c0 = std::uint32_t(position), c1 = std::uint32_t(position >> 32);
@@ -49,10 +49,10 @@ TERN_HOST_DEVICE constexpr PhiloxBlock philox(std::uint64_t seed, std::uint64_t 
   return {{c0, c1, c2, c3}};
 }
 
-/// A word as a float in [0, 1), from its upper 24 bits.
+/// Converts a word to a float in [0, 1), from its upper 24 bits.
 TERN_HOST_DEVICE constexpr float unit_float(std::uint32_t word) { return float(word >> 8) * 0x1p-24f; }
 
-/// The numbers of so many bits whose value x 2^-bits is less than `probability`: those below this. At most 31 bits.
+/// Bound b such that a number of that many bits, times 2^-bits, is less than `probability` if and only if it is below b. At most 31 bits.
 TERN_HOST_DEVICE constexpr std::uint32_t draws_below(double probability, int bits) {
   const double scaled = (probability > 0 ? probability < 1 ? probability : 1 : 0) * double(1u << bits);
   const auto whole = static_cast<std::uint32_t>(scaled);
@@ -60,54 +60,54 @@ TERN_HOST_DEVICE constexpr std::uint32_t draws_below(double probability, int bit
 }
 
 // Note [Dropout's bits]
-// Dropout takes 16 bits an element, and blocks of seven rounds: in attention drawing takes longer than all else, and this is a third of the
-// work of a word of ten rounds. The block at an even position serves that position and the next, eight elements, the first of them in the
-// lower half of a word and the second in the upper one:
+// Dropout uses 16 bits for each element, and Philox blocks of seven rounds: in attention, random numbers take longer than everything else,
+// and this is a third of the work of one ten-round word per element. The block at an even position serves that position and the next, eight
+// elements, two for each word, the first in its lower half and the second in its upper half:
 //
 //   position   2 m                             2 m + 1
 //   element    0    1    2    3    4    5    6    7
 //   block      word 0    word 1    word 2    word 3       of position 2 m
 //
-// An element is dropped where its bits are below p 2^16: with a probability that is p rounded up to a multiple of 2^-16. A Generator gives
-// even positions, but a part of a batch may begin at an odd one.
+// An element is dropped if its bits are below p 2^16, so the probability is p rounded up to a multiple of 2^-16. A Generator returns even
+// positions, but a part of a batch may begin at an odd one.
 
-/// Rounds of the Philox blocks that dropout draws.
+/// Philox rounds of the blocks that dropout uses.
 inline constexpr int dropout_rounds = 7;
-/// The numbers of 16 bits that dropout drops: those below this.
+/// Bound of the 16-bit numbers that dropout drops: those below it.
 TERN_HOST_DEVICE constexpr std::uint32_t dropout_bound(double p) { return draws_below(p, 16); }
 
-/// Rows [first, first + count) of a batch of `total` rows, whose others are elsewhere.
+/// Rows [first, first + count) of a batch of `total` rows; the others are in other processes.
 struct BatchRows {
-  std::int64_t first = 0;                             ///< number of the first row that is here
-  std::int64_t count = 0;                             ///< rows that are here
-  std::int64_t total = 0;                             ///< rows of the whole batch; 0: all of them are here
-  bool operator==(const BatchRows&) const = default;  ///< the same rows of a batch as large
+  std::int64_t first = 0;                             ///< index of the first row that is here
+  std::int64_t count = 0;                             ///< number of rows that are here
+  std::int64_t total = 0;                             ///< number of rows of the whole batch; 0: all of them are here
+  bool operator==(const BatchRows&) const = default;  ///< the same rows of a batch of the same size
 };
 
-/// Hands out positions of one random stream. Note [Random position]: on the host the position is `next`; while a CUDA
-/// graph is captured, `base` points to a counter in device memory that each launch of the graph writes first, so that a
-/// replay draws anew although the captured offsets are constants. Positions are even where nothing else was set.
+/// Random number generator: reserves positions of one random stream. Note [Random position]: on the host the position is `next`; while a
+/// CUDA graph is captured, `base` points to a counter in device memory that each launch of the graph first writes, so that a replay draws
+/// new numbers although the captured offsets are constants. Positions are even unless set otherwise.
 ///
-/// The rows of a batch may be divided: each part then draws what its rows would draw within the whole batch: a tensor of the part's rows
-/// gets the positions that these have in the tensor of all rows, and the position moves past that of all rows.
+/// If a batch is divided among processes, each part draws the numbers that its rows would draw within the whole batch: a tensor of the
+/// part's rows gets the positions that these have in the tensor of all rows, and the position advances past that of all rows.
 class Generator {
  public:
-  /// Begins at position 0.
+  /// Starts at position 0.
   explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}
-  /// Begins anew, at position 0, with all rows of a batch.
+  /// Restarts with this seed, at position 0, with all rows of a batch.
   void set_seed(std::uint64_t seed) { *this = Generator(seed); }
-  std::uint64_t seed() const { return seed_; }      ///< as it was set; 0 for a thread that set none
-  std::uint64_t position() const { return next_; }  ///< in blocks of four draws; with the seed, all that a checkpoint needs
-  /// Goes on from a position that position() gave.
+  std::uint64_t seed() const { return seed_; }      ///< the seed that was set; 0 in a thread that set none
+  std::uint64_t position() const { return next_; }  ///< in blocks of four words; with the seed, all that a checkpoint needs
+  /// Continues from a position that position() returned.
   void set_position(std::uint64_t position) { next_ = position; }
-  /// Draws are of `*base` + position from now on, as Note [Random position] says; null: of the position alone.
+  /// Sets the counter that is added to positions, see Note [Random position]; null: none.
   void set_base(const std::uint64_t* base) { base_ = base; }
 
-  const BatchRows& rows() const { return rows_; }  ///< of the batch that tensors are part of
-  /// From now on tensors are of these rows of a batch; see BatchRowsScope.
+  const BatchRows& rows() const { return rows_; }  ///< the rows of the batch that tensors hold
+  /// Sets the rows of the batch that tensors hold; see BatchRowsScope.
   void set_rows(const BatchRows& rows) { rows_ = rows; }
 
-  /// The state for drawing `count` elements; moves the position past them. Throws Error where the rows of a batch are divided and the
+  /// Reserves the numbers for `count` elements and advances the position past them. Throws Error if the rows of a batch are divided and the
   /// elements are not those of whole rows, or do not begin at a block of four.
   PhiloxState reserve(std::int64_t count) {
     if (rows_.total > 0) return reserve_rows(count);

@@ -95,12 +95,12 @@ View Tensor::view() const {
 
 namespace {
 
-/// The first and one past the last element, relative to the window's first element, that a window touches.
+/// First element and one past the last that a window covers, relative to the window's first element.
 struct Extent {
   std::int64_t low = 0, high = 0;
 };
 
-/// Nothing where the window has no meaning: sizes and strides that do not pair up, a negative size, numbers that overflow.
+/// Extent of a window; none if the window is invalid: sizes and strides that do not match, a negative size, or overflow.
 std::optional<Extent> extent(const Shape& shape, const Strides& strides) {
   if (shape.size() != strides.size()) return std::nullopt;
   Extent result;
@@ -160,7 +160,7 @@ Tensor Tensor::from(std::span<const Value> values, const Shape& shape, Device de
 }
 
 Tensor Tensor::from(const std::vector<bool>& values, const Shape& shape, Device device) {
-  const auto bytes = std::make_unique<bool[]>(values.size());  // a vector of bool has no array of them
+  const auto bytes = std::make_unique<bool[]>(values.size());  // std::vector<bool> has no array of bool
   std::copy(values.begin(), values.end(), bytes.get());
   return from(std::span<const bool>(bytes.get(), values.size()), shape, device);
 }
@@ -170,10 +170,10 @@ std::vector<Value> Tensor::to_vector() const {
   check_type<Value>(*this, "to_vector");
   std::vector<Value> result(static_cast<std::size_t>(numel()));
   if (result.empty()) return result;
-  // One copy of the touched range, then a walk over it: a strided window needs no kernel to be read.
+  // One copy of the covered range, then a walk over it: reading a strided window needs no kernel.
   const auto [low, high] = *extent(shape(), strides());
   const View x = view();
-  // std::vector<bool> has no data(): bytes serve for every type.
+  // std::vector<bool> has no data(): a vector of bytes works for every type.
   std::vector<unsigned char> range(static_cast<std::size_t>(high - low) * sizeof(Value));
   with_backend(device(), [&](auto dev) { backend::copy_to_host(dev, range.data(), x.as<Value>() + low, range.size(), x.stream); });
   const Value* origin = reinterpret_cast<const Value*>(range.data()) - low;
@@ -193,16 +193,16 @@ std::vector<Value> Tensor::to_vector() const {
 
 namespace detail {
 
-/// Whether a conversion to T gives the number itself, or the nearest one where both are floats.
+/// True if a conversion to T is exact, or rounds to nearest if both are floats.
 template <class T, class S>
 static bool holds(S value) {
   if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, S>) return true;
   else if constexpr (std::is_integral_v<T> && !std::is_integral_v<S>) {
-    const auto number = static_cast<double>(value);  // NaN is outside
+    const auto number = static_cast<double>(value);  // NaN is out of range
     return number >= static_cast<double>(std::numeric_limits<T>::min()) && number < std::ldexp(1.0, std::numeric_limits<T>::digits);
   } else if constexpr (std::is_integral_v<T>) return std::in_range<T>(static_cast<std::int64_t>(value));
   else if constexpr (std::is_integral_v<S>) {
-    const auto number = static_cast<long double>(value);  // which holds every integer
+    const auto number = static_cast<long double>(value);  // holds every integer
     return static_cast<long double>(static_cast<T>(value)) == number;
   } else return true;
 }
@@ -234,7 +234,7 @@ template std::int64_t Tensor::item<std::int64_t>() const;
 template std::int32_t Tensor::item<std::int32_t>() const;
 template bool Tensor::item<bool>() const;
 
-/// Instantiates the members that are templates on the element type, for the eight of them.
+/// Instantiates the members that are templates on the element type, for the eight types.
 template <class... T>
 struct Instantiate {
   static constexpr auto members = std::tuple{std::tuple{

@@ -11,37 +11,37 @@
 
 namespace tern {
 
-/// The state that a tensor handle shares with its copies: a view of a Storage, and its state in autograd.
+/// State that a tensor handle shares with its copies: a view of a Storage, and its autograd state.
 struct TensorImpl final : RefCounted {
-  Ref<Storage> storage;      ///< the memory, which views share
-  std::int64_t offset = 0;   ///< of the first element, in elements
+  Ref<Storage> storage;      ///< memory, shared by views
+  std::int64_t offset = 0;   ///< position of the first element in the storage, in elements
   Shape shape;               ///< sizes of the dimensions
-  Strides strides;           ///< of the dimensions, in elements; 0 for one that is repeated
-  DType dtype = DType::f32;  ///< of the elements
+  Strides strides;           ///< strides of the dimensions, in elements; 0 for a broadcast dimension
+  DType dtype = DType::f32;  ///< dtype of the elements
   Ref<RefCounted> autograd;  ///< an AutogradState (autodiff/autograd_state.h), or null
 };
 
 class Index;
 
-/// A strided array of numbers on a device: a one-word handle, whose copies share the same memory and gradient. Ops are
-/// free functions (ops/*.h); the members here need no kernel.
+/// Strided array of numbers on a device: a one-word handle, whose copies share the same memory and gradient. Ops are free functions
+/// (ops/*.h); the members here need no kernel.
 class Tensor {
  public:
-  /// An undefined tensor: "no tensor" where one is optional.
+  /// Undefined tensor: "no tensor" where one is optional.
   Tensor() = default;
-  /// A handle of a state made elsewhere: for factories, views and adopters of memory.
+  /// Handle of a state created elsewhere: for factories, views and adopted memory.
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
-  Tensor(const Tensor&) = default;  ///< another handle of the same tensor: nothing is copied but a word
-  Tensor(Tensor&&) = default;       ///< leaves an undefined tensor
-  // For lvalues alone (&): x[0] = y would rebind the temporary handle x[0], and leave x as it was. copy_(x[0], y) writes.
+  Tensor(const Tensor&) = default;  ///< another handle of the same tensor; no elements are copied
+  Tensor(Tensor&&) = default;       ///< leaves the source undefined
+  // Only for lvalues (&): x[0] = y would rebind the temporary handle x[0], and leave x unchanged. copy_(x[0], y) writes.
   /// @{
-  /// This handle names the other tensor from now on; elements are written by copy_().
+  /// Rebinds this handle to the other tensor; copy_() writes elements.
   Tensor& operator=(const Tensor&) & = default;
   Tensor& operator=(Tensor&&) & = default;
   /// @}
 
-  /// A tensor with the given elements, row-major. T is one of the eight dtypes' C++ types.
-  /// Throws Error unless values.size() == numel(shape).
+  /// Creates a tensor with the given elements, row-major. T is one of the eight dtypes' C++ types. Throws Error unless values.size() ==
+  /// numel(shape).
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape, Device device = default_device());
   /// As from a span.
@@ -54,57 +54,57 @@ class Tensor {
   static Tensor from(std::initializer_list<T> values, const Shape& shape, Device device = default_device()) {
     return from(std::span<const T>(values.begin(), values.size()), shape, device);
   }
-  /// A bool tensor, whose elements are a byte each.
+  /// Creates a bool tensor, whose elements are one byte each.
   static Tensor from(const std::vector<bool>& values, const Shape& shape, Device device = default_device());
-  /// A zero-dimensional tensor.
+  /// Creates a zero-dimensional tensor.
   template <class T>
   static Tensor scalar(T value, Device device = default_device()) {
     return from(std::span<const T>(&value, 1), {}, device);
   }
 
-  bool defined() const noexcept { return bool(impl_); }  ///< false for Tensor(), of which all but this, is_same() and ref() throws Error
-  const Shape& shape() const { return impl().shape; }    ///< sizes of the dimensions
-  const Strides& strides() const { return impl().strides; }  ///< in elements; negative where a view runs backwards, 0 where it repeats
+  bool defined() const noexcept { return bool(impl_); }      ///< false for Tensor(), on which only this, is_same() and ref() may be called
+  const Shape& shape() const { return impl().shape; }        ///< sizes of the dimensions
+  const Strides& strides() const { return impl().strides; }  ///< in elements; negative if a view runs backwards, 0 if it repeats
   int dims() const { return impl().shape.size(); }           ///< number of dimensions, 0 to 8
-  /// The length of a dimension; -1 is the last one.
+  /// Size of a dimension; -1 is the last one.
   std::int64_t size(int dim) const;
   std::int64_t numel() const { return tern::numel(impl().shape); }   ///< number of elements; 1 for the zero-dimensional shape
-  DType dtype() const { return impl().dtype; }                       ///< of the elements
-  Device device() const { return impl().storage->stream().device; }  ///< that the memory is on
-  /// True where the elements lie in row-major order without gaps; strides of dimensions of size 1 do not count.
+  DType dtype() const { return impl().dtype; }                       ///< dtype of the elements
+  Device device() const { return impl().storage->stream().device; }  ///< device of the memory
+  /// True if the elements are in row-major order without gaps; strides of dimensions of size 1 are ignored.
   bool is_contiguous() const { return tern::is_contiguous(impl().shape, impl().strides); }
-  /// True for the same window on the same memory.
+  /// True for handles of the same tensor.
   bool is_same(const Tensor& other) const noexcept { return impl_ == other.impl_; }
 
-  /// The form that kernels take. The stream is the current one of the tensor's device.
+  /// The view that kernels take, with the current stream of the tensor's device.
   View view() const;
-  /// The address of the first element. Throws Error unless T is the tensor's type.
+  /// Address of the first element. Throws Error unless T is the tensor's type.
   template <class T>
   T* data() const;
 
-  /// The elements in row-major order; waits for the device. Throws Error unless T is the tensor's type.
+  /// Copies the elements to the host in row-major order; waits for the device. Throws Error unless T is the tensor's type.
   template <class T>
   std::vector<T> to_vector() const;
-  /// The only element, converted to T; waits for the device. Throws Error unless there is exactly one, and for one that T does not hold:
-  /// a NaN as an integer, an integer above 2^24 that is no float.
+  /// The only element, converted to T; waits for the device. Throws Error unless there is exactly one, and for a value that T cannot
+  /// represent: a NaN as an integer, or an integer above 2^24 that is not a float.
   template <class T = float>
   T item() const;
 
-  /// Another window on the same storage, without history: what is computed from it gives this tensor no gradient. Views with history are
-  /// ops (ops/view.h). Bounds are checked.
+  /// View of another window on the same storage, without history: results computed from it give this tensor no gradient. Views with history
+  /// are ops (ops/view.h). Bounds are checked.
   Tensor window(const Shape& shape, const Strides& strides, std::int64_t offset) const;
-  /// The offset of the first element in the storage, in elements.
+  /// Position of the first element in the storage, in elements.
   std::int64_t offset() const { return impl().offset; }
-  /// The number of in-place edits of the storage so far.
+  /// Number of in-place edits of the storage so far.
   std::uint32_t version() const { return impl().storage->version(); }
 
-  // Indexing and the ops that are written most often, as members (defined in ops/indexing.cpp and ops/members.cpp).
+  // Indexing and the most frequent ops, as members (defined in ops/indexing.cpp and ops/members.cpp).
 
   /// The slice at an index along the first dimension: a view, as select(x, 0, index).
   Tensor operator[](std::int64_t index) const;
-  /// The part of the tensor that an index, or one for each of the first dimensions, names: ops/indexing.h.
+  /// The part of the tensor that an index selects: ops/indexing.h.
   Tensor operator[](const Index& index) const;
-  /// As that, of several indices: x[{Slice(), 0}].
+  /// The part of the tensor that indices for the first dimensions select: x[{Slice(), 0}].
   Tensor operator[](std::initializer_list<Index> indices) const;
   /// tern::sum (ops/reduce.h).
   Tensor sum(const Dims& dims = {}, bool keepdim = false) const;
@@ -112,79 +112,78 @@ class Tensor {
   Tensor mean(const Dims& dims = {}, bool keepdim = false) const;
   /// tern::reshape (ops/view.h): a view where the strides allow it.
   Tensor reshape(const Shape& shape) const;
-  /// With the last two dimensions exchanged. Throws Error for fewer.
+  /// Transpose of the last two dimensions. Throws Error for fewer dimensions.
   Tensor T() const;
-  /// The tensor on a device, itself where it is there already; gradients flow back (ops/copy.h).
+  /// The tensor on a device, itself if it is there already; gradients flow back (ops/copy.h).
   Tensor to(Device device) const;
-  /// The elements in a dtype, itself where they have it already; gradients flow back between floating dtypes (ops/copy.h).
+  /// The tensor in a dtype, itself if it has it already; gradients flow back between floating dtypes (ops/copy.h).
   Tensor to(DType dtype) const;
 
   // Autograd (defined in autodiff/).
 
-  /// True for a leaf that asks for a gradient, and for what is computed from one.
+  /// True for a leaf that requires a gradient, and for results computed from one.
   bool requires_grad() const;
-  /// Asks for a gradient, on a floating leaf, or freezes a parameter. Returns the tensor, for chaining.
+  /// Makes a floating leaf require a gradient, or freezes a parameter. Returns the tensor, for chaining.
   Tensor& set_requires_grad(bool requires_grad = true);
   /// True unless an op recorded how this tensor was made.
   bool is_leaf() const;
-  /// The accumulated gradient of a leaf; undefined before the first backward.
+  /// Accumulated gradient of a leaf; undefined before the first backward.
   Tensor grad() const;
-  /// Puts a gradient in the place of a leaf's; an undefined one forgets it. Throws Error for another shape, dtype or device than the
-  /// leaf's.
+  /// Replaces the gradient of a leaf; an undefined one clears it. Throws Error for another shape, dtype or device than the leaf's.
   void set_grad(const Tensor& gradient);
-  /// The same memory without history.
+  /// View of the same memory without history.
   Tensor detach() const;
-  /// Adds the gradient of this tensor to every leaf that it was computed from. A tensor with more than one element
-  /// needs `gradient`. The graph is freed unless `retain_graph`; `create_graph` makes the gradients differentiable, and a leaf that
-  /// keeps such a gradient keeps itself alive until set_grad({}).
+  /// Backpropagation: adds the gradient of this tensor to every leaf that it was computed from. A tensor with more than one element needs
+  /// `gradient`. The graph is freed unless `retain_graph`. `create_graph` makes the gradients differentiable; a leaf with such a gradient
+  /// keeps itself alive until set_grad({}).
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
 
-  TensorImpl& impl() const;                                      ///< the shared state; throws Error for an undefined tensor
+  TensorImpl& impl() const;                                      ///< shared state; throws Error for an undefined tensor
   const Ref<TensorImpl>& ref() const noexcept { return impl_; }  ///< null for an undefined tensor
 
  private:
   Ref<TensorImpl> impl_;
 };
 
-/// A list of tensors: several outputs, gradients, a module's parameters.
+/// List of tensors: several outputs, gradients, a module's parameters.
 using Tensors = std::vector<Tensor>;
 
-/// A tensor and the name that it is saved under.
+/// Tensor with the name that it is saved under.
 struct NamedTensor {
   std::string name;  ///< `blocks.0.attn.qkv.weight`
-  Tensor tensor;     ///< a handle: writing to it writes to the model's
+  Tensor tensor;     ///< a handle: writing to it writes to the model's tensor
 };
 
 /// Dtype and device of a new tensor, for factories: zeros({2, 3}, {.dtype = DType::f64, .device = cuda()}).
 struct TensorOptions {
-  DType dtype = DType::f32;          ///< of the elements
-  Device device = default_device();  ///< the CPU, but within a DeviceScope
+  DType dtype = DType::f32;          ///< dtype of the elements
+  Device device = default_device();  ///< the CPU outside of a DeviceScope
 };
 
 /// @{
-/// Uninitialised memory.
+/// New tensor with uninitialized memory.
 Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = default_device());
 inline Tensor empty(const Shape& shape, const TensorOptions& options) { return empty(shape, options.dtype, options.device); }
 /// @}
-/// Uninitialised memory of x's shape, dtype and device; row-major, whatever x's strides.
+/// Uninitialized tensor of x's shape, dtype and device; row-major for any strides of x.
 inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
 
-/// The dimension in [0, dims); throws Error that names `where` otherwise. Negative dimensions count from the last.
+/// Converts a dimension, negative ones counting from the last, to [0, dims). Throws Error that names `where` if it is out of range.
 int normalize_dim(int dim, int dims, const char* where);
 
-/// The shape that both broadcast to: dimensions are matched from the last, and a size of 1 is repeated.
-/// Throws Error that names `where` and both shapes.
+/// Shape that both broadcast to: dimensions are matched from the last, and a size of 1 is repeated. Throws Error that names `where` and
+/// both shapes if they do not match.
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where);
 
 /// @{
-/// Throws Error that names `where` and both devices unless the tensors are on one; undefined ones are on none.
+/// Throws Error that names `where` and both devices unless all defined tensors are on one device.
 void check_one_device(const char* where, std::initializer_list<const Tensor*> tensors);
 void check_one_device(const char* where, std::span<const Tensor> tensors);
 /// @}
 
 /// Prints the elements with at most 4 digits after the point, large tensors abbreviated, and dtype, shape and device.
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
-/// The same text.
+/// The text that operator<< prints.
 std::string to_string(const Tensor& x);
 /// @{
 /// `(4, 8)`, `f32` and `cuda:0`.
@@ -195,9 +194,9 @@ std::ostream& operator<<(std::ostream& out, Device device);
 
 /// Waits until all work queued on the device's current stream is done.
 void synchronize(Device device);
-/// The device's memory use, as its allocator counts it.
+/// Memory use of the device, as counted by its allocator.
 backend::MemoryStatistics memory_statistics(Device device);
-/// The peak of the device's memory use starts anew from its use now.
+/// Resets the peak of the device's memory use to its current use.
 void reset_peak_memory(Device device);
 
 }  // namespace tern

@@ -3,7 +3,7 @@
 
 namespace tern {
 
-/// x's view; one without data, an operand that is absent, where x is undefined.
+/// View of x; if x is undefined, a view without data, which is an absent operand.
 inline View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
 }  // namespace tern

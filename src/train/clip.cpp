@@ -19,7 +19,7 @@ namespace tern::train {
 
 using namespace nn;  // parameters and their buffers
 
-/// The gradients, merged into as few contiguous segments as possible.
+/// Gradients, merged into as few contiguous segments as possible.
 static Tensors gradient_segments(const Tensors& parameters) {
   Tensors merged, segments;
   for (const Tensor& x : parameters) {
@@ -30,7 +30,7 @@ static Tensors gradient_segments(const Tensors& parameters) {
   return segments;
 }
 
-/// `shared` turns this process's sums of squares into those of all processes.
+/// `shared` replaces this process's sums of squares by those of all processes.
 static ClippedNorm norm_and_factor_of(const Tensors& segments, Device device, double max_norm, const kernels::LossScale& loss,
                                       const std::function<Tensor(const Tensor&)>& shared = {}) {
   const ClippedNorm result{empty({}, DType::f32, device), empty({}, DType::f32, device)};

@@ -14,14 +14,15 @@ namespace tern::train {
 
 namespace {
 
-/// detail::refresh_masters() where parameters were written since they were rounded from them, as an optimizer's step does.
+/// Calls detail::refresh_masters() if parameters were written since they were last rounded from the masters; an optimizer's step does the
+/// same.
 void refresh_masters(const Tensor& parameters, const Tensor& masters) {
   const FlatStorage& storage = *flat_storage(parameters);
   if (storage.masters_version == storage.version()) return;
   detail::refresh_masters(parameters, masters);
 }
 
-/// The parameters are the rounded masters.
+/// Marks the parameters as the rounded masters.
 void set_refreshed(const Tensor& parameters) {
   FlatStorage& storage = *flat_storage(parameters);
   storage.masters_version = storage.version();
@@ -97,7 +98,7 @@ std::vector<NamedTensor> Ema::state() const {
 EmaScope::EmaScope(Ema& ema) : ema_(ema) {
   ema.require_place("EmaScope");
   const NoGrad unrecorded;
-  // All memory is taken before anything has changed.
+  // All memory is allocated before anything is changed.
   for (const Ema::Segment& segment : ema.segments_) {
     if (segment.parameters.defined()) refresh_masters(segment.parameters, segment.values);
     values_.push_back(clone(segment.values));

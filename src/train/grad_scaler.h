@@ -9,15 +9,15 @@ class Optimizer;
 
 /// Options of GradScaler. The defaults are PyTorch's.
 struct GradScalerOptions {
-  double scale = 65536;          ///< the first one
-  double growth = 2;             ///< factor of the scale after so many clean steps, 1 or more
+  double scale = 65536;          ///< initial scale
+  double growth = 2;             ///< factor of the scale after `interval` clean steps, 1 or more
   double backoff = 0.5;          ///< factor of the scale after an overflow, in (0, 1)
-  std::int64_t interval = 2000;  ///< steps without an overflow, after which the scale grows
+  std::int64_t interval = 2000;  ///< number of steps without an overflow after which the scale grows
 };
 
-/// Dynamic loss scaling for gradients in float16, whose smallest number is 6e-8: the loss is multiplied by a scale, which the update
-/// takes out again, and which grows until a gradient overflows; a step with such a gradient changes nothing, and the scale shrinks.
-/// All of it happens on the device, so that a step can be captured. Micikevicius et al., "Mixed Precision Training", 2018.
+/// Dynamic loss scaling for gradients in float16, whose smallest number is 6e-8: the loss is multiplied by a scale, by which the update
+/// divides the gradients. The scale grows until a gradient overflows; such a step is skipped, and the scale shrinks. All of it happens on
+/// the device, so that a step can be captured. Micikevicius et al., "Mixed Precision Training", 2018.
 class GradScaler {
  public:
   /// Throws Error for options out of range.
@@ -25,13 +25,13 @@ class GradScaler {
 
   /// The loss times the scale, for backward().
   Tensor scaled(const Tensor& loss) const;
-  /// optimizer.step() with the scale taken out of the gradients and their norm bounded. Returns the norm, without the scale, f32 ();
-  /// it is not finite where the step was skipped. Parameters without a gradient do not count.
+  /// Runs optimizer.step() with the gradients divided by the scale and clipped. Returns their norm, without the scale, f32 (); it is not
+  /// finite if the step was skipped. Parameters without a gradient are ignored.
   Tensor step(Optimizer& optimizer, double max_norm = std::numeric_limits<double>::infinity());
 
-  /// On the device, f32 (): the state that a checkpoint keeps.
+  /// Current scale on the device, f32 (): part of a checkpoint's state.
   const Tensor& scale() const { return scale_; }
-  const Tensor& clean_steps() const { return clean_steps_; }  ///< steps since the scale changed, f32 () on the device: kept beside it
+  const Tensor& clean_steps() const { return clean_steps_; }  ///< steps since the scale changed, f32 (): as scale()
 
  private:
   GradScalerOptions options_;

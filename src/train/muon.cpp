@@ -37,7 +37,7 @@ void Muon::add_group(const Group& group) {
     fail("Muon", fmt::format("expected products of bf16 or f32 but got {}", name(o.dtype)));
   for (const Tensor& x : group.parameters)
     if (x.dims() < 2)
-      fail("Muon", fmt::format("expected matrices but got {}: give it to AdamW, in one of the groups beside", to_string(x.shape())));
+      fail("Muon", fmt::format("expected matrices but got {}: pass it to AdamW, in one of the other groups", to_string(x.shape())));
   add_parameters(group.parameters, o.lr, {.moments = 1, .is_whole = true});
   options_.emplace_back(o);
 }
@@ -52,10 +52,10 @@ Tensor orthogonalize(const Tensor& x, int iterations) {
   if (x.dims() != 2) fail("orthogonalize", fmt::format("expected a matrix but got {}", to_string(x.shape())));
   const NoGrad unrecorded;
   const NoAutocast exact;
-  // The shorter side's products are the smaller ones.
+  // Products of the shorter side are smaller.
   const bool is_tall = x.size(0) > x.size(1);
   Tensor y = is_tall ? transpose(x, 0, 1) : x;
-  const Tensor wide = cast(y, x.dtype() == DType::f64 ? DType::f64 : DType::f32);  // squares of 16-bit floats overflow, or are lost
+  const Tensor wide = cast(y, x.dtype() == DType::f64 ? DType::f64 : DType::f32);  // squares of 16-bit floats overflow or underflow
   y = cast(wide / (sqrt(sum(wide * wide)) + 1e-7), x.dtype());
   for (int i = 0; i < iterations; ++i) {
     const Tensor a = matmul(y, transpose(y, 0, 1));
@@ -84,7 +84,7 @@ void Muon::update_segment(std::size_t group, const SegmentViews& segment, const 
   const Tensor rate = cast(lr(group), kept);
   const double stretch = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
   const Tensor updated = value * (1 - o.weight_decay * rate) - stretch * rate * reshape(cast(update, kept), {-1});
-  // A step that is skipped for an overflow has gradients that are not finite: chosen, not multiplied, away.
+  // A step that is skipped after an overflow has gradients that are not finite: where(), because a factor of 0 would give NaN.
   const auto write = [&](const Tensor& target, const Tensor& source) {
     copy_(target, scale.advance.defined() ? where(ne(scale.advance, 0), source, target) : source);
   };

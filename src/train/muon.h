@@ -5,37 +5,37 @@
 
 namespace tern::train {
 
-/// Options of a group of matrices of Muon.
+/// Options of a group of matrices that Muon updates.
 struct MuonOptions {
-  double lr = 0.02;           ///< of the orthogonalised update, whose singular values are about 1
-  double momentum = 0.95;     ///< share of the mean before that stays
-  bool nesterov = true;       ///< the mean looks one gradient ahead
-  double weight_decay = 0;    ///< of the weight itself: p -= lr * weight_decay * p
-  int iterations = 5;         ///< of Newton and Schulz
-  DType dtype = DType::bf16;  ///< of their products: bf16, or f32; parameters of f64 have them in f64
+  double lr = 0.02;           ///< learning rate of the orthogonalized update, whose singular values are about 1
+  double momentum = 0.95;     ///< weight of the previous mean
+  bool nesterov = true;       ///< Nesterov momentum
+  double weight_decay = 0;    ///< decoupled weight decay: p -= lr * weight_decay * p
+  int iterations = 5;         ///< number of Newton-Schulz iterations
+  DType dtype = DType::bf16;  ///< dtype of their products: bf16 or f32; f64 for f64 parameters
 };
 
-/// Muon: the momentum of a weight matrix, orthogonalised. m = momentum m + (1 - momentum) g; the Nesterov mean momentum m + (1 - momentum)
-/// g of it, or m itself, becomes nearly U V^T of its singular value decomposition by Newton-Schulz iterations (orthogonalize), and p = (1 -
-/// lr weight_decay) p - lr sqrt(max(1, rows / columns)) U V^T. After Jordan et al., "Muon: An optimizer for hidden layers in neural
-/// networks", 2024, with the numbers and the scale of their reference implementation (github.com/KellerJordan/Muon, muon_update).
-/// It is meant for the matrices of hidden layers: embeddings, heads, biases and norms are updated by AdamW, in groups beside. A matrix
-/// has one moment, and its dimensions after the first, as a convolution's weight has them, are flattened to columns. A step is a few
-/// kernels for each matrix, without a host value or wait. Sharding a Muon throws Error.
+/// Muon: momentum of a weight matrix, orthogonalized. m = momentum m + (1 - momentum) g; its Nesterov mean momentum m + (1 - momentum) g,
+/// or m itself, is replaced approximately by U V^T of its singular value decomposition, by Newton-Schulz iterations (orthogonalize), and p
+/// = (1 - lr weight_decay) p - lr sqrt(max(1, rows / columns)) U V^T. After Jordan et al., "Muon: An optimizer for hidden layers in neural
+/// networks", 2024, with the constants and the scale of their reference implementation (github.com/KellerJordan/Muon, muon_update). Use it
+/// for the matrices of hidden layers: embeddings, heads, biases and norms are updated by AdamW, in additional groups. A matrix has one
+/// moment; dimensions after the first, as of a convolution's weight, are flattened to columns. A step is a few kernels for each matrix,
+/// without a host value or a wait. Sharding a Muon throws Error.
 class Muon final : public Optimizer {
  public:
-  /// Matrices with options of their own.
+  /// Group of matrices with its options.
   struct Group {
-    Tensors parameters;   ///< of two dimensions or more
-    MuonOptions options;  ///< for all of them
+    Tensors parameters;   ///< parameters of two dimensions or more
+    MuonOptions options;  ///< options of all parameters
   };
   /// Throws Error as SGD does, and for a matrix of fewer than two dimensions. Groups are numbered in this order, for lr().
   explicit Muon(const std::vector<Group>& matrices, const std::vector<AdamW::Group>& others = {});
-  /// One group of matrices and, unless `others` is empty, one of AdamW.
+  /// Creates one group of matrices and, unless `others` is empty, one of AdamW.
   explicit Muon(const Tensors& matrices, const MuonOptions& options = {}, const Tensors& others = {}, const AdamWOptions& adam = {});
-  /// One more group, also between steps.
+  /// Adds a group, also between steps.
   void add_group(const Group& group);
-  /// One more group that AdamW updates.
+  /// Adds a group that AdamW updates.
   void add_group(const AdamW::Group& group);
 
  protected:
@@ -45,9 +45,9 @@ class Muon final : public Optimizer {
   std::vector<std::variant<MuonOptions, AdamWOptions>> options_;
 };
 
-/// Nearly U V^T of a matrix x = U S V^T, (rows, columns), of a floating dtype: x by its Frobenius norm, and then `iterations` times
-/// a x + (b A + c A A) x with A = x x^T, a = 3.4445, b = -4.7750, c = 2.0315. These take singular values to between 0.7 and 1.2 where they
-/// are not tiny, and not to 1, which is as good here and takes 5 iterations. Unrecorded. Norms beyond 1e19 overflow. Throws Error for
+/// Approximates U V^T of a matrix x = U S V^T, (rows, columns), of a floating dtype: divides x by its Frobenius norm, and then iterates x =
+/// a x + (b A + c A A) x with A = x x^T, a = 3.4445, b = -4.7750, c = 2.0315. That takes singular values that are not tiny to between 0.7
+/// and 1.2, and not to 1, which is as good here and needs only 5 iterations. Not recorded. Norms beyond 1e19 overflow. Throws Error for
 /// another number of dimensions.
 Tensor orthogonalize(const Tensor& x, int iterations = 5);
 

@@ -30,11 +30,11 @@ struct Optimizer::Group {
 struct Optimizer::ParameterState {
   Tensor parameter;
   std::size_t group = 0;
-  Place place;               // of the parameter when its segment was laid out
+  Place place;               // place of the parameter when its segment was laid out
   DType dtype = DType::f32;  // and its dtype
-  std::size_t segment = 0;   // and its place there
+  std::size_t segment = 0;   // index of its segment
   std::int64_t first = 0;
-  Tensor master;  // a view on the segment's, in the parameter's shape
+  Tensor master;  // view on the segment's master, in the parameter's shape
 };
 
 struct Optimizer::Shard : Sharding::Window {  // elements [begin, end) of a segment, which this process updates: ZeRO's shard
@@ -43,15 +43,15 @@ struct Optimizer::Shard : Sharding::Window {  // elements [begin, end) of a segm
 
 struct Optimizer::Segment {  // parameters that are contiguous in memory, and their state
   std::vector<std::size_t> parameters;
-  std::vector<Shard> shards;  // one for all elements where nothing is sharded
+  std::vector<Shard> shards;  // a single one if nothing is sharded
   Tensor master;
-  std::uint32_t version = 0;  // of the parameters when they were last the rounded master
+  std::uint32_t version = 0;  // version of the parameters when they last were the rounded master
 };
 
 struct Optimizer::GradientSegment {  // parameters first to last of a segment, whose gradients are contiguous in the same layout
   std::size_t first = 0, last = 0;
   Tensor parameters, gradients;  // (n)
-  std::int64_t begin = 0;        // in the segment
+  std::int64_t begin = 0;        // offset in the segment
 };
 
 struct Optimizer::Update {  // the arguments of one kernel call
@@ -74,8 +74,8 @@ void Optimizer::add_parameters(const Tensors& parameters, double lr, const Group
                        x.is_contiguous() ? "" : "strided, ", name(x.dtype()), to_string(x.shape())));
     if (!autograd_state(x))
       fail("Optimizer",
-           fmt::format("expected parameters that require a gradient, or are frozen, but {} at position {} was never told: call "
-                       "set_requires_grad() on it where the module makes it, or set_requires_grad(false) to freeze it",
+           fmt::format("expected parameters that require a gradient, or are frozen, but {} at position {} was never marked: call "
+                       "set_requires_grad() on it where the module creates it, or set_requires_grad(false) to freeze it",
                        to_string(x.shape()), states_.size()));
     for (const ParameterState& other : states_) {
       if (other.parameter.is_same(x))
@@ -122,14 +122,14 @@ bool Optimizer::is_laid_out() const {
   });
 }
 
-/// All parameters of a segment, one-dimensional.
 std::size_t Optimizer::moments_of(const ParameterState& state) const { return groups_[state.group].moments; }
 
+/// All parameters of a segment as one tensor, one-dimensional.
 Tensor Optimizer::tensor_of(const Segment& segment) const {
   return segment_between(states_[segment.parameters.front()].parameter, states_[segment.parameters.back()].parameter);
 }
 
-/// Calls f(shard, begin, end) for each shard that has elements of a parameter, [begin, end) of the parameter.
+/// Calls f(shard, begin, end) for each shard that owns elements of a parameter, [begin, end) of the parameter.
 template <class F>
 void Optimizer::for_each_shard(const std::vector<Segment>& segments, const ParameterState& state, F&& f) {
   for (const Shard& shard : segments[state.segment].shards) {
@@ -152,17 +152,16 @@ std::vector<Optimizer::Shard> Optimizer::shards_of(const Tensor& segment) const 
   return shards;
 }
 
-/// Whether the shards have masters of their own: those of a sharded optimizer, which no parameter buffer has.
+/// True if the shards have separate masters: those of a sharded optimizer, which no parameter buffer has.
 template <class Shards>
 static bool has_own_masters(const Shards& shards) {
   return std::any_of(shards.begin(), shards.end(), [](const auto& shard) { return shard.masters.defined(); });
 }
 
 // Note [Moments follow parameters]
-// The moments and the master of a segment of parameters are segments of the same layout, padding included, so that one
-// kernel can walk over all of them with one index. Padding is zero in all of them, and an update of zeros gives zeros.
-// A sharded optimizer has moments of shards of a segment alone.
-// Once parameters have moved (flattened, sent to another device), the moments are laid out anew and keep their values.
+// The moments and the master of a segment of parameters have the same layout, padding included, so one kernel can walk over all of them
+// with one index. Padding is zero in all of them, and an update of zeros gives zeros. A sharded optimizer only has moments of its shards.
+// If parameters have moved (were flattened, or sent to another device), the moments are laid out again and keep their values.
 void Optimizer::lay_out() {
   check_sharding();
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
@@ -187,7 +186,7 @@ void Optimizer::lay_out() {
     const DType kept = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
     const bool is_frozen = std::none_of(segment.parameters.begin(), segment.parameters.end(),
                                         [&](std::size_t i) { return states_[i].parameter.requires_grad(); });
-    if (!sharding_ || !is_frozen) segment.shards = shards_of(all);  // frozen parameters belong to no process
+    if (!sharding_ || !is_frozen) segment.shards = shards_of(all);  // frozen parameters are owned by no process
     for (Shard& shard : segment.shards)
       for (std::size_t kind = 0; kind < moments_of(states_[segment.parameters.front()]); ++kind)
         shard.moments.push_back(zeros({shard.end - shard.begin}, kept, device));
@@ -258,8 +257,8 @@ void Optimizer::step(const GradientScale& scale) {
   for (std::size_t i = 0; i < states_.size(); ++i)
     if (states_[i].parameter.ref()->references() == 1)
       fail("Optimizer",
-           fmt::format("expected parameters that a module holds but nobody else has parameter {}, {}: was it replaced after the "
-                       "optimizer was made? copy_ into a parameter, and do not assign to it",
+           fmt::format("expected parameters that a module holds but only the optimizer holds parameter {}, {}: was it replaced "
+                       "after the optimizer was created? copy_ into a parameter, and do not assign to it",
                        i, to_string(states_[i].parameter.shape())));
   if (!is_laid_out()) lay_out();
   if (arrival_) arrival_->begin();
@@ -268,7 +267,7 @@ void Optimizer::step(const GradientScale& scale) {
   if (scale.advance.defined()) add_(steps_, scale.advance);
   else add_(steps_, 1.0);
   launches_ = 0;
-  // updates[n]: those whose gradients arrive as number n.
+  // updates[n]: those whose gradients arrive with number n.
   std::vector<std::vector<std::pair<std::size_t, SegmentViews>>> updates(arrival_ ? std::max<std::size_t>(arrival_->size(), 1) : 1);
   for (const Segment& segment : segments_)
     for (Update& update : updates_of(segment, arrival_.get()))
@@ -293,7 +292,7 @@ void Optimizer::step(const GradientScale& scale) {
   }
 }
 
-/// The longest stretches of a segment's parameters whose gradients are contiguous in the same layout.
+/// Longest ranges of a segment's parameters whose gradients are contiguous in the same layout.
 std::vector<Optimizer::GradientSegment> Optimizer::gradient_segments_of(const Segment& segment) const {
   const auto gradient_of = [&](std::size_t i) { return states_[segment.parameters[i]].parameter.grad(); };
   const auto parameter_of = [&](std::size_t i) -> const Tensor& { return states_[segment.parameters[i]].parameter; };
@@ -322,8 +321,8 @@ std::vector<Optimizer::GradientSegment> Optimizer::gradient_segments_of(const Se
   return result;
 }
 
-/// A segment's updates: one for each shard of each gradient segment, and for each shard that has its gradients itself, cut where gradients
-/// arrive in parts.
+/// Updates of a segment: one for each shard of each gradient segment, and for each shard that has separate gradients, divided by the
+/// arrivals of gradients.
 std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, const GradientArrival* arrival) const {
   std::vector<Update> updates;
   const Tensor all = tensor_of(segment);
@@ -352,7 +351,7 @@ std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, con
   };
   for (const Shard& shard : segment.shards)
     if (shard.gradients.defined()) add(shard, shard.begin, shard.end, shard.gradients);
-  // No look at the parameters' gradients where shards have theirs: grad() would bring those of all processes into memory.
+  // Do not read the parameters' gradients if shards have them: grad() would bring those of all processes into memory.
   if (std::all_of(segment.shards.begin(), segment.shards.end(), [](const Shard& shard) { return shard.gradients.defined(); }))
     return updates;
   for (const GradientSegment& part : gradient_segments_of(segment))
@@ -400,7 +399,7 @@ Tensors Optimizer::memory() {
   return result;
 }
 
-/// A parameter's moment in its shape: a view on the shard that has it, or, sharded, put together from all processes' shards.
+/// Moment of a parameter, in its shape: a view on the shard that owns it, or, if sharded, assembled from all processes' shards.
 Tensor Optimizer::moment(std::size_t i, std::size_t kind) const {
   const ParameterState& state = states_[i];
   const Shape& shape = state.parameter.shape();

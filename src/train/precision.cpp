@@ -37,7 +37,7 @@ bool has_precision(Precision precision, Device device) { return has_matmul_preci
 PrecisionScope::PrecisionScope(Precision precision) : products_(matmul_precision_of(precision)) {}
 
 void set_precision(nn::Module& module, Precision precision) {
-  // Trained parameters first, with their masters in f32: to() would round them to 16 bits and keep no master.
+  // Flatten trained parameters first, with f32 masters: to() would round them to 16 bits and keep no master.
   flatten_parameters(module, dtype_of(precision));
   to(module, dtype_of(precision));
 }

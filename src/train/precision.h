@@ -7,31 +7,31 @@
 
 namespace tern::train {
 
-/// Arithmetic and storage of a model, as one option that programs and benches show.
+/// Precision of a model's arithmetic and storage, as one option of programs and benchmarks.
 enum class Precision : std::uint8_t {
   fp32,    ///< f32 parameters and strict f32 products
-  tf32,    ///< f32 parameters, products with TF32 operands; on a GPU alone
-  tf32x3,  ///< f32 parameters, products as exact as fp32's, each of three with TF32 operands; on a Hopper GPU alone
-  bf16,    ///< parameters, activations and gradients in 16 bits, float32 within the kernels, in masters and in moments
-  fp16,    ///< likewise; gradients below 6e-8 vanish, so that training takes a GradScaler
+  tf32,    ///< f32 parameters, products with TF32 operands; only on a GPU
+  tf32x3,  ///< f32 parameters, products as accurate as fp32's, each from three with TF32 operands; only on a Hopper GPU
+  bf16,    ///< parameters, activations and gradients in 16 bits; float32 within kernels, in masters and in moments
+  fp16,    ///< likewise; gradients below 6e-8 underflow, so training needs a GradScaler
 };
-/// "fp32", "tf32", "tf32x3", "bf16", "fp16".
+/// Name of a precision: "fp32", "tf32", "tf32x3", "bf16", "fp16".
 const char* name(Precision precision);
-/// The precision of that name, if there is one.
+/// Precision of that name; none for any other name.
 std::optional<Precision> precision_of(std::string_view name);
-/// The dtype that parameters are stored in.
+/// Dtype in which parameters are stored.
 DType dtype_of(Precision precision);
 
-/// Whether the device computes so. Where it does not, tf32 and tf32x3 take fp32's products.
+/// True if the device has this precision. Otherwise tf32 and tf32x3 use fp32's products.
 bool has_precision(Precision precision, Device device);
 
-/// Stores the module's floating parameters and buffers in the precision's dtype. To be called when the parameters have their first
-/// values and lie on their device: those that are trained are flattened, and in 16 bits keep the values that they have now as masters
-/// (flatten_parameters). Going back to fp32 restores these. How f32 products are computed is not the module's: see PrecisionScope.
+/// Stores the module's floating parameters and buffers in the precision's dtype. Call it when the parameters are initialized and on their
+/// device: trained parameters are flattened, and in 16 bits their current values are kept as masters (flatten_parameters). Going back to
+/// fp32 restores those. The precision of f32 products is not a property of the module: see PrecisionScope.
 void set_precision(nn::Module& module, Precision precision);
 
-/// While it lives, this thread computes f32 products as the precision says; tf32 and tf32x3 need it around forward and backward.
-/// Scopes nest, and what was set before holds again after.
+/// Scope in which this thread computes f32 products in the precision; tf32 and tf32x3 need it around forward and backward. Scopes may be
+/// nested; the previous setting is restored.
 class PrecisionScope {
  public:
   /// fp32, bf16 and fp16 compute f32 products strictly.

@@ -23,7 +23,7 @@ void SGD::add_group(const Group& group) {
   const SGDOptions& o = group.options;
   require("SGD", o.momentum >= 0, "a momentum >= 0", o.momentum);
   require("SGD", o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
-  require("SGD", !o.nesterov || o.momentum > 0, "a momentum > 0 beside nesterov", o.momentum);
+  require("SGD", !o.nesterov || o.momentum > 0, "a momentum > 0 with nesterov", o.momentum);
   require("SGD", o.momentum == 0 || has_moments(), "no momentum, as no earlier group has it,", o.momentum);
   add_parameters(group.parameters, o.lr);
   options_.push_back(o);
@@ -31,7 +31,7 @@ void SGD::add_group(const Group& group) {
 
 static kernels::GradientScaleView view_of(const GradientScale& scale) { return {view_of(scale.factor), view_of(scale.advance)}; }
 
-/// The operands that every update rule has, as its kernel takes them; `segment` is a SegmentViews or AdamTensors.
+/// Operands that every update rule has, as its kernel takes them; `segment` is a SegmentViews or AdamTensors.
 template <class Arguments, class Segment>
 static Arguments operands(const Segment& segment, const Tensor& lr, const GradientScale& scale) {
   Arguments arguments;

@@ -179,7 +179,7 @@ TEST_CASE("a list of copies of one layer is refused, layers() makes layers of th
   stack.layers = std::vector<nn::Linear>(4, nn::Linear(8, 8));
   const std::string message = message_of([&] { train::SGD optimizer(nn::parameters(stack), {.lr = 0.1}); });
   INFO(message);
-  CHECK(message.starts_with("[visit] expected modules with parameters of their own but 'layers.0' and 'layers.1' have the same"));
+  CHECK(message.starts_with("[visit] expected modules with separate parameters but 'layers.0' and 'layers.1' have the same"));
   CHECK_THROWS_AS(nn::summary(stack), Error);
   for (nn::Linear& layer : stack.layers) layer.is_shared = true;
   CHECK(nn::count_parameters(stack) == 72);

@@ -221,6 +221,6 @@ TEST_CASE("A model that makes NaN generates nothing", "[generate]") {
   }
   for (const nn::Search search : {nn::Search::greedy, nn::Search::beam, nn::Search::sample})
     CHECK_THROWS_WITH(nn::generate(model, {{1}, {2, 1}}, {.max_length = 5}, {.search = search}),
-                      "[generate] expected logits that are numbers, not all of them -inf, but row 0 has a NaN, or no other, for its new "
-                      "token 0: AnomalyMode names the module");
+                      "[generate] expected logits without a NaN, and not all -inf, but row 0 has such logits for its new token 0: "
+                      "AnomalyMode names the module");
 }

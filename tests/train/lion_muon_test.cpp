@@ -328,7 +328,7 @@ TEST_CASE("Muon's state has one moment of a matrix and two of others, and restor
 TEST_CASE("Lion and Muon refuse what they cannot update", "[optim]") {
   const Tensor x = zeros({3}).set_requires_grad(), y = zeros({3, 2}).set_requires_grad();
   CHECK_THROWS_WITH(train::Lion({x}, {.beta2 = 1}), "[Lion] expected 0 <= beta2 < 1 but got 1");
-  CHECK_THROWS_WITH(train::Muon({x}), "[Muon] expected matrices but got (3,): give it to AdamW, in one of the groups beside");
+  CHECK_THROWS_WITH(train::Muon({x}), "[Muon] expected matrices but got (3,): pass it to AdamW, in one of the other groups");
   CHECK_THROWS_AS(train::Muon({y}, {.iterations = 0}), Error);
   CHECK_THROWS_AS(train::Muon({y}, {.dtype = DType::i64}), Error);
   CHECK_THROWS_AS(train::Muon({y}, {}, {y}), Error);

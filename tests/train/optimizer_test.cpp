@@ -431,8 +431,8 @@ TEST_CASE("An optimizer refuses parameters that were never told whether they are
   };
   Own model;
   CHECK_THROWS_WITH(train::SGD(nn::parameters(model)),
-                    "[Optimizer] expected parameters that require a gradient, or are frozen, but (2,) at position 2 was never told: call "
-                    "set_requires_grad() on it where the module makes it, or set_requires_grad(false) to freeze it");
+                    "[Optimizer] expected parameters that require a gradient, or are frozen, but (2,) at position 2 was never marked: call "
+                    "set_requires_grad() on it where the module creates it, or set_requires_grad(false) to freeze it");
   model.scale.set_requires_grad(false);
   CHECK_NOTHROW(train::SGD(nn::parameters(model)));
   CHECK_NOTHROW(train::SGD(nn::parameters(nn::clone(model))));
@@ -454,7 +454,7 @@ TEST_CASE("An optimizer notices a weight that was replaced", "[optim]") {
   } catch (const Error& error) {
     message = error.what();
   }
-  CHECK(message.find("nobody else has parameter 0, (2, 2): was it replaced") != std::string::npos);
+  CHECK(message.find("only the optimizer holds parameter 0, (2, 2): was it replaced") != std::string::npos);
   CHECK(optimizer.steps().item() == 1);
 }
 

@@ -6,8 +6,8 @@
 #include "ops/kernels/attention.h"
 #include "tensor/ceil_div.h"
 
-// Tensors, sizes, masks and dropout of flash attention, for all of its kernels. Scores are taken to base 2, for which the GPU has an
-// instruction: e^x = 2^(x log2(e)).
+// Tensors, sizes, masks and dropout of flash attention, for all of its kernels. Scores are in base 2, for which the GPU has an instruction:
+// e^x = 2^(x log2(e)).
 namespace tern::gpu::flash {
 
 /// (B, T, H, D) in global memory, D contiguous.
@@ -24,18 +24,18 @@ struct Heads {
   }
 };
 
-/// Sizes, mask and dropout of a call. `queries` and `keys` are those of a sequence, of the longest one where sequences are packed.
+/// Sizes, mask and dropout of a call. `queries` and `keys` are those of a sequence, of the longest one if sequences are packed.
 struct Args {
   int sequences, queries, keys, heads, kv_heads, head_dim;
-  int packed_queries;       ///< of all packed sequences together; 0 where none are packed
-  float scale, scale_log2;  ///< scale_log2 = scale log2(e): exponentials are taken to base 2
+  int packed_queries;       ///< queries of all packed sequences together; 0 if not packed
+  float scale, scale_log2;  ///< scale_log2 = scale log2(e): exponentials are in base 2
   const float* padding;
   const std::int64_t *prefix, *key_lengths, *query_starts, *key_starts;
   int window;
   bool causal;
   DropoutMask dropout;
   float inverse_keep;  ///< 1 / (1 - p)
-  int heads_at_once;   ///< heads that are worked on at a time, so that their keys and values stay in the L2 cache
+  int heads_at_once;   ///< number of heads processed at a time, so that their keys and values stay in the L2 cache
 
   Args(const View& q, const View& k, const kernels::Attention& attention)
       : sequences(static_cast<int>(attention.query_starts.data ? attention.query_starts.shape[0] - 1 : q.shape[0])),
@@ -53,23 +53,23 @@ struct Args {
         query_starts(attention.query_starts.as<const std::int64_t>()),
         key_starts(attention.key_starts.as<const std::int64_t>()),
         window(attention.mask.window < std::int64_t(queries) + keys ? static_cast<int>(attention.mask.window)
-                                                                    : 0),  // a wider one hides nothing
+                                                                    : 0),  // a wider window hides nothing
         causal(attention.mask.causal),
         dropout(attention.dropout, attention.draws),
         inverse_keep(static_cast<float>(1 / (1 - attention.dropout))),
         heads_at_once(sequences * heads) {}
 
   __host__ __device__ int all_heads() const { return sequences * heads; }
-  __host__ __device__ int group() const { return heads / kv_heads; }  ///< query heads that share a head of keys
-  /// Places for a head's tiles of `size` queries: Note [Rows of packed sequences].
+  __host__ __device__ int group() const { return heads / kv_heads; }  ///< query heads per key head
+  /// Number of tiles of `size` queries for which a head has room: Note [Rows of packed sequences].
   int tile_places(int size) const { return packed_queries > 0 ? packed_queries / size + sequences : ceil_div(queries, size); }
-  /// Likewise for those of all heads of all sequences.
+  /// The same for all heads of all sequences.
   std::int64_t all_tile_places(int size) const { return std::int64_t(tile_places(size)) * (packed_queries > 0 ? heads : all_heads()); }
 };
 
-/// Rows of a sequence and which keys they see: each a range of keys, which neither begins nor ends earlier than that of the query before.
+/// Rows of a sequence and the keys that they see: a range for each query, whose ends do not decrease from query to query.
 struct Sequence {
-  int batch, first_query, first_key;  ///< the place of its rows in q and k
+  int batch, first_query, first_key;  ///< position of its rows in q and k
   int queries, keys, limit, prefix;   ///< limit: keys from there on are hidden
   int offset, window;
   bool causal;
@@ -88,7 +88,7 @@ struct Sequence {
     limit = args.key_lengths ? bounded(args.key_lengths[index]) : keys;
     prefix = args.prefix ? bounded(args.prefix[index]) : 0;
   }
-  /// The sequence of a call that has causal masks at most: the compiler then knows that all else is 0.
+  /// Sequence of a call without masks other than causal ones: the compiler then knows that everything else is 0.
   static __device__ __forceinline__ Sequence plain(const Args& args, int index) {
     Sequence sequence;
     sequence.batch = index;
@@ -99,10 +99,10 @@ struct Sequence {
     sequence.causal = args.causal;
     return sequence;
   }
-  /// Query t sees the keys from key_begin(t) on that lie before key_end(t).
+  /// Query t sees the keys key_begin(t) to key_end(t) - 1.
   __device__ __forceinline__ int key_begin(int t) const { return window > 0 ? max(t + offset - window + 1, 0) : 0; }
   __device__ __forceinline__ int key_end(int t) const { return causal ? min(max(t + offset + 1, prefix), limit) : limit; }
-  /// Key s is seen by the queries from query_begin(s) on that lie before query_end(s).
+  /// Key s is seen by the queries query_begin(s) to query_end(s) - 1.
   __device__ __forceinline__ int query_begin(int s) const { return s >= limit ? queries : causal && s >= prefix ? s - offset : 0; }
   __device__ __forceinline__ int query_end(int s) const { return window > 0 ? s - offset + window : queries; }
 
@@ -110,41 +110,41 @@ struct Sequence {
   __device__ int bounded(std::int64_t x) const { return static_cast<int>(min(max(x, std::int64_t(0)), std::int64_t(keys))); }
 };
 
-// Note [Rows of packed sequences]: arrays with a value for each query, log_sums, delta and the sums of dQ, are in the order (heads, rows of
-// all sequences), so that memory is linear in the rows and not in sequences times the longest. Tiles of `size` queries begin anew with each
-// sequence: sequence n has its first at place first_query / size + n. Its last one lies below the next sequence's first, since
-// (a + b) / size + 1 >= a / size + (b + size - 1) / size, each quotient rounded down.
+// Note [Rows of packed sequences]: arrays with a value for each query (log_sums, delta and the sums of dQ) are in the order (heads, rows of
+// all sequences), so memory grows with the rows and not with the number of sequences times the longest. Tiles of `size` queries start anew
+// with each sequence: the first tile of sequence n is at place first_query / size + n. Its last tile is before the next sequence's first,
+// since (a + b) / size + 1 >= a / size + (b + size - 1) / size with quotients rounded down.
 
-/// The place of a head's first query in (heads, rows): `head` is one among those of all sequences, of which `index` is its own.
+/// Index of a head's first query in (heads, rows): `head` counts the heads of all sequences; `index` is its sequence.
 __device__ __forceinline__ std::int64_t first_row(const Args& args, const Sequence& sequence, int index, int head) {
   if (args.packed_queries == 0) return std::int64_t(head) * args.queries;
   return std::int64_t(head - index * args.heads) * args.packed_queries + sequence.first_query;
 }
-/// The place of a head's first tile of `size` queries, of `places` for each head.
+/// Index of a head's first tile of `size` queries, with `places` tiles for each head.
 template <int size>
 __device__ __forceinline__ int first_tile(const Args& args, const Sequence& sequence, int index, int head, int places) {
   if (args.packed_queries == 0) return head * places;
   return (head - index * args.heads) * places + sequence.first_query / size + index;
 }
 
-/// Tiles of queries and blocks of keys that see each other, by their sizes.
+/// Ranges of tiles of queries and blocks of keys that see each other, for their sizes.
 template <int keys, int queries>
 struct TileRange {
   int last, count;
 
-  /// The tiles that see a block of keys.
+  /// The tiles of queries that see a block of keys.
   static __device__ __forceinline__ TileRange of_block(const Sequence& sequence, int block) {
     const int first_key = block * keys;
     if (first_key >= sequence.limit || sequence.queries <= 0) return {0, 0};
     const int first = !sequence.causal || sequence.prefix > first_key ? 0 : max(first_key - sequence.offset, 0) / queries;
     int last = (sequence.queries - 1) / queries;
     if (sequence.window > 0) {
-      const int bound = first_key + keys - 2 + sequence.window - sequence.offset;  // the last query that sees the last key
+      const int bound = first_key + keys - 2 + sequence.window - sequence.offset;  // last query that sees the last key
       last = bound < 0 ? -1 : min(last, bound / queries);
     }
     return {last, max(last - first + 1, 0)};
   }
-  /// The blocks that a tile of queries sees, of which there is one at least.
+  /// The blocks of keys that a tile of queries sees; there is at least one.
   static __device__ __forceinline__ int first_block(const Sequence& sequence, int tile) {
     return sequence.key_begin(tile * queries) / keys;
   }
@@ -156,7 +156,7 @@ struct TileRange {
   }
 };
 
-/// The padding of a key as it is added to scores times scale_log2; -inf: the key is hidden.
+/// A key's padding times log2(e), as it is added to scores in base 2; -inf: the key is hidden.
 __device__ __forceinline__ float padding_log2(const Args& args, const Sequence& sequence, int index, int key) {
   if (key >= sequence.limit) return -INFINITY;
   if (!args.padding) return 0;

@@ -6,13 +6,13 @@
 #include "cuda/runtime/launch.h"
 #include "tensor/ceil_div.h"
 
-// Decoding attention, one query a sequence, by split keys (Flash-Decoding). Its time is that of reading keys and values, which tensor cores
-// would not shorten.
+// Decoding attention, one query per sequence, with split keys (Flash-Decoding). It is bound by reading keys and values, so tensor cores
+// would not help.
 //
-// A block takes one split of the keys of one key-value head, for up to `members` query heads that share it (grouped queries). A worker is a
-// few lanes, each with 16 bytes of a key's row; it takes every `workers`-th key with an online softmax of its own. The block combines its
-// workers' softmaxes, in their order, and where there are several splits, the last block of a head to finish combines those, also in
-// order: Note [Last block].
+// A block takes one split of the keys of one key head, for up to `members` query heads that share it (grouped queries). A worker is a few
+// lanes, each with 16 bytes of a key's row; it takes every `workers`-th key with its own online softmax. The block combines its workers'
+// softmaxes, in their order, and if there are several splits, the last block of a head to finish combines those, also in order: Note [Last
+// block].
 namespace tern::kernels {
 
 using namespace gpu;
@@ -25,15 +25,15 @@ constexpr int threads = 128;
 struct DecodeParams {
   Args args;
   Heads q, k, v, y;
-  const void* bias;              ///< of q's dtype; null: none
-  std::int64_t bias_strides[3];  ///< of sequences, heads and keys
+  const void* bias;              ///< bias of q's dtype; null: none
+  std::int64_t bias_strides[3];  ///< strides of sequences, heads and keys
   float* partial;                ///< (sequences, heads, parts, D + 2): row_max, row_sum and y of each split
   unsigned* counters;
   int lanes, parts;
 };
 
-/// The online softmax of one query over a worker's keys: the largest score, the sum of exponentials, and of y, before the division, the
-/// lane's vectors.
+/// Online softmax of one query over a worker's keys: the running maximum, the sum of exponentials, and the lane's vectors of y before the
+/// division.
 template <int width>
 struct OnlineSoftmax {
   float row_max = -INFINITY, row_sum = 0, y[width] = {};
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
         query[m][i * vec16_width<T> + k] = m < count && is_column[i] ? convert<float>(p.q.at<T>(index, 0, head0 + m)[column[i] + k]) : 0;
 
   OnlineSoftmax<width> softmaxes[members];
-  for (int key0 = first; key0 < last; key0 += workers * batch) {  // all threads of a warp take as many turns
+  for (int key0 = first; key0 < last; key0 += workers * batch) {  // all threads of a warp run the same number of iterations
     Packed<T, vec16_width<T>> keys[batch][vectors], values[batch][vectors];
 #pragma unroll
     for (int u = 0; u < batch; ++u) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
     }
   }
 
-  // The workers' softmaxes to shared memory, each y in the order of its row.
+  // Workers' softmaxes to shared memory, each y in the order of its row.
 #pragma unroll
   for (int m = 0; m < members; ++m) {
     if (lane == 0) {

@@ -4,7 +4,7 @@ namespace tern::gpu {
 
 using namespace hopper;
 
-/// Whether Hopper's kernels take the gradient of a call whose forward pass they take.
+/// True if Hopper's kernels take the gradient of a call whose forward pass they take.
 static bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients) {
   return has_tensor_map(g) && has_tensor_map(gradients.q) && has_tensor_map(gradients.k) && has_tensor_map(gradients.v) &&
          !gradients.bias.data;
@@ -30,7 +30,7 @@ namespace tern::kernels {
 
 void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                           const Attention& attention, const AttentionGradients& gradients) {
-  // f32 has no other kernel, even if the precision of matrix products has changed since the forward pass.
+  // f32 has no other kernel, even if the matmul precision has changed since the forward pass.
   const bool is_hopper = q.dtype == DType::f32 || gpu::has_hopper_attention(q, k, v, y, attention);
   if (is_hopper && gpu::has_hopper_attention_grad(g, gradients))
     gpu::hopper_attention_grad({{q, k, v, attention, y, log_sums}, g, gradients});

@@ -2,41 +2,41 @@
 #include "cuda/attention/hopper_backward_consumer.cuh"
 #include "cuda/device/semaphore.cuh"
 
-// Flash attention on Hopper, backward. A block has 128 keys of one head of keys, and walks over the tiles of 64 queries that see them, for
-// each head of queries that shares them, from the last tile to the first. With S, P and dP transposed, (keys, queries), and delta = the sum
-// of y dy over a query's head:
+// Flash attention on Hopper, backward. A block has 128 keys of one key head, and loops over the tiles of 64 queries that see them, for each
+// query head that shares the key head, from the last tile to the first. With S, P and dP transposed, (keys, queries), and delta = sum(y dy)
+// over the columns of a query:
 //
 //     S = K Q^T,  P = 2^(S - log_sums),  dP = V dY^T,  dS = P (dP - delta)        dV += P dY,  dK += dS Q,  dQ += dS^T K
 //
-//     producer group   32 registers    warp 0, producer   kv_empty -> TMA: K, V -> kv_full; empty[i] -> TMA: Q, dY, rows -> full[i]
-//                                      warp 1             semaphore of dQ's tile is at this block's turn -> turn[i]
-//                                      warp 2             added[i] -> released[i]; the semaphore to the next block
+//     producer         32 registers    warp 0, producer   kv_empty -> TMA: K, V -> kv_full; empty[i] -> TMA: Q, dY, rows -> full[i]
+//     warpgroup                        warp 1             released[i], semaphore of dQ's tile at this block's turn -> turn[i]
+//                                      warp 2             added[i] -> released[i]; passes the semaphore to the next block
 //     dQ warpgroup     64 registers    ds_full[i] -> dQ = dS^T K of the whole block, 64 columns at a time -> ds_empty[i];
 //                                      turn[i] -> add to dQ's sums in global memory -> added[i]
 //     two consumer     208 registers   64 keys each: full[i] -> S, dP; P and dS in registers, and dS to shared memory -> ds_full[i];
 //     warpgroups                       dV, dK -> empty[i]
 //
-//     shared memory   | K, V (128, d) | ring of Q, dY (64, d), log_sums and delta (64) | two of dS (128 keys, 64 queries) |
+//     shared memory   | K, V (128, d) | ring of Q, dY (64, d), log_sums and delta (64) | 2 x dS (128 keys, 64 queries) |
 //     d 64                32 KiB         4 x 17 KiB                                        32 KiB                            132 KiB
 //     d 128               64 KiB         3 x 33 KiB                                        32 KiB                            195 KiB
 //
-// A consumer's registers at d = 128: dK and dV 128, S or dP 32, P or dS, rounded, 16: 176, and what addresses take. Both S and dP at a
-// time, or P unrounded, would be 208. At d = 64 the fragments of K and V take 32: they are left operands from registers then, which saves
-// half of what the products S and dP read of shared memory. Up to d = 96 consumers make do with 200, and 40 and 72 are left for the others.
+// Registers of a consumer at d = 128: dK and dV 128, S or dP 32, rounded P or dS 16: 176, plus addresses. Both S and dP at once, or an
+// unrounded P, would be 208. At d = 64, K and V are left operands in registers, 32 for their fragments, which halves the shared-memory
+// reads of the products S and dP. Up to d = 96 consumers need only 200 registers, which leaves 40 and 72 for the others.
 //
-// P and dS, rounded, are the left operands of dV and dK as they stand. While the tensor cores do one product, consumers have the
-// exponentials or the differences of another, and a consumer its own while the other one multiplies.
+// Rounded P and dS are the left operands of dV and dK without any shuffle. While the tensor cores compute one product, a consumer computes
+// the exponentials or the differences of another one, also while the other consumer's products run.
 //
-// The cycles of a tile at d = 128, by 2048 multiplications a cycle and 128 bytes of shared memory: products 2560; reads of operands 2048,
-// stores of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
+// Cycles of a tile at d = 128, with 2048 multiplications and 128 bytes of shared memory per cycle: products 2560; shared-memory reads of
+// operands 2048, stores of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
 //
-// Note [dQ semaphore], of mma_backward.cu, holds here, too: the sums of dQ pass from block to block in the order of the keys, and the
-// last one that sees a tile writes the result. Blocks take the keys in this order, so one waits only for such as have begun before.
+// Note [dQ semaphore] of mma_backward.cu applies here too: the sums of dQ pass from block to block in the order of the keys, and the last
+// block that sees a tile writes the result. Blocks take the keys in this order, so a block waits only for blocks that have started earlier.
 namespace tern::gpu::hopper {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// The producer: one thread.
+/// Producer: one thread.
 template <class C>
 __device__ __forceinline__ void produce(const BackwardParams& p, const BackwardMemory<C>& memory,
                                         BackwardBarriers<C::stages, C::keys>& barriers) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void produce(const BackwardParams& p, const BackwardM
   barriers.kv_full.arrive();
 }
 
-/// The semaphores' waiter, one thread: tells the dQ warpgroup when a tile's dQ is this block's to add to.
+/// Semaphore waiter, one thread: signals the dQ warpgroup when it is this block's turn to add to a tile's dQ.
 template <class C>
 __device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers) {
   Slots<> slots;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void wait_for_semaphores(const BackwardParams& p, Bac
     });
   });
 }
-/// The semaphores' releaser, one thread: when this block has added to a tile's dQ, the next block may.
+/// Semaphore releaser, one thread: passes the semaphore to the next block once this block has added to a tile's dQ.
 template <class C>
 __device__ __forceinline__ void release_semaphores(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers) {
   Slots<> slots;
@@ -109,14 +109,14 @@ __device__ __forceinline__ void release_semaphores(const BackwardParams& p, Back
     block.for_each_tile(p, [&](int, int tile, int place) {
       const int turn = block.block - TileRange<C::keys>::first_block(block.sequence, tile);
       barriers.added[slots.index()].wait(slots.phase());
-      barriers.released[slots.index()].arrive();  // a fence takes long: without this a slot could be added to twice meanwhile
+      barriers.released[slots.index()].arrive();  // before the fence, which takes long: meanwhile a slot could be added to twice
       if (block.block < TileRange<C::keys>::last_block(block.sequence, tile)) semaphore_release(p.semaphores + place, turn + 1);
       ++slots.used;
     });
   });
 }
 
-/// A thread of the producer's warpgroup.
+/// A thread of the producer warpgroup.
 template <class C>
 __device__ __forceinline__ void run_producer_warps(const BackwardParams& p, const BackwardMemory<C>& memory,
                                                    BackwardBarriers<C::stages, C::keys>& barriers) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void run_producer_warps(const BackwardParams& p, cons
   else if (threadIdx.x == 32) wait_for_semaphores<C>(p, barriers);
   else if (threadIdx.x == 64) release_semaphores<C>(p, barriers);
 }
-/// Initialises the barriers of a block that has this number of consumer warps, by one thread.
+/// Initializes the barriers of a block with this number of consumer warps; called by one thread.
 template <class C>
 __device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::keys>& barriers, int consumer_warps) {
   constexpr unsigned ds_arrivals = C::groups * 4 * arrivals_of_warp, dq_arrivals = 4 * arrivals_of_warp, turn_threads = 2;
@@ -143,7 +143,7 @@ __device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::key
     barriers.released[i].init(1);
   }
 }
-/// Adds 64 columns of this block's dQ of a tile to the sums of the blocks before; the last block writes these times `factor`.
+/// Adds 64 columns of this block's dQ of a tile to the sums of the previous blocks; the last block writes the total times `factor`.
 template <class T, class C>
 __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& sequence, const DqJob& job, float (&dq)[32], int piece,
                                        float factor) {
@@ -173,8 +173,8 @@ __device__ __forceinline__ void add_dq(const BackwardParams& p, const Sequence& 
     store_rows<T>(dq, {factor, factor}, rows, piece * 64, p.args.head_dim);
   }
 }
-/// The dQ warpgroup's position in two rings: the two slots of `turn` and `added`, and those of dS. With two slots of dS it is one position,
-/// in one register.
+/// Position of the dQ warpgroup in two rings: the two slots of `turn` and `added`, and those of dS. With two slots of dS they are one
+/// position, in one register.
 template <int ds_slots>
 struct DqSlots {
   Slots<> turn;
@@ -190,7 +190,7 @@ struct DqSlots {
   }
 };
 
-/// The dQ warpgroup. The last block of a tile writes its dQ times factor(), which is called once for each block of keys.
+/// dQ warpgroup. The last block of a tile writes its dQ times factor(), which is called once for each block of keys.
 template <class T, class C, class Barriers, class Factor>
 __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMemory<C>& memory, Barriers& barriers, Factor&& factor) {
   using KTile = typename C::KTile;
@@ -234,7 +234,7 @@ __device__ __forceinline__ void sum_dq(const BackwardParams& p, const BackwardMe
   });
 }
 
-/// The roles of a block's warpgroups, once its barriers are made: producer, dQ, and consumers, which run consume(tiles).
+/// Runs the roles of a block's warpgroups, once its barriers are initialized: producer, dQ, and consumers, which run consume(tiles).
 template <class T, class C, class Barriers, class Factor, class Consume>
 __device__ __forceinline__ void run_warpgroups(const BackwardParams& p, const void* memory, Barriers& barriers, Factor&& factor,
                                                Consume&& consume) {
@@ -257,7 +257,7 @@ template <class T, class C, bool general, bool drops>
 __global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__grid_constant__ const BackwardParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint4 memory[];
-  __shared__ BackwardBarriers<C::stages, C::keys> barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  __shared__ BackwardBarriers<C::stages, C::keys> barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.q);
     tma_prefetch_map(p.k);
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__gri
 #endif
 }
 
-/// Launches the kernel, whose operands are q, k, v and dy, or their parts, after the one that computes its rows from y and g.
+/// Launches the kernel, whose operands are q, k, v and dy, or their parts, after the one that computes log_sums and delta of its rows.
 template <class T, class C>
 void launch_backward(void (*kernel)(BackwardParams), Args args, std::span<const View> operands, const AttentionGradCall& call,
                      const Maxima& maxima = {}) {

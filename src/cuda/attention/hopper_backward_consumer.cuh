@@ -7,7 +7,7 @@ namespace tern::gpu::hopper {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// A consumer warpgroup: 64 keys, whose gradients it sums up in registers.
+/// Consumer warpgroup: 64 keys, whose gradients it accumulates in registers.
 template <class T, class C, bool general, bool drops>
 struct BackwardConsumer {
   using KTile = typename C::KTile;
@@ -20,11 +20,11 @@ struct BackwardConsumer {
   BackwardBarriers<C::stages, C::keys>& barriers;
   int group;
   std::uint64_t dropout_position;
-  Slots<> slots;  ///< the next slot of dS
-  Pipeline read;  ///< the stage of the tile whose scores are computed
+  Slots<> slots;  ///< next slot of dS
+  Pipeline read;  ///< stage of the tile whose scores are computed
 
   float s[32], dp[32], dk[C::width / 2], dv[C::width / 2];
-  unsigned p_or_ds[4][4], rounded[4][4], kept;  ///< p_or_ds: rounded P, and after its product rounded dS: a left operand
+  unsigned p_or_ds[4][4], rounded[4][4], kept;  ///< p_or_ds: left operand: rounded P, and after its product rounded dS
   unsigned k_fragments[C::caches_fragments ? steps : 1][4], v_fragments[C::caches_fragments ? steps : 1][4];
   float padding[2];
 
@@ -34,13 +34,13 @@ struct BackwardConsumer {
     dropout_position = drops ? p.args.dropout.position() : 0;
   }
 
-  /// The warp's first key within the block.
+  /// First key of the warp within the block.
   static __device__ __forceinline__ int warp_row() { return static_cast<int>(threadIdx.x) / 32 % (4 * C::groups) * 16; }
-  /// The sequence's key in the thread's row r.
+  /// Key of the thread's row r, within the sequence.
   __device__ __forceinline__ int key_of(int r) const {
     return barriers.block.first_key() + warp_row() + static_cast<int>(threadIdx.x) % 32 / 4 + r * 8;
   }
-  /// The lane's row address for ldmatrix and stmatrix of 16 rows of 16 columns, step i of the latter.
+  /// Row address of the lane for ldmatrix and stmatrix of 16 rows, at 16-column step i.
   static __device__ __forceinline__ unsigned fragment_row(unsigned tile, int block_bytes, int i) {
     const int lane = threadIdx.x % 32, row = warp_row() + lane % 16;
     return tile + i / 4 * block_bytes + row * row_bytes + ((i % 4 * 2 + lane / 16) ^ row % 8) * 16;
@@ -81,7 +81,7 @@ struct BackwardConsumer {
     for (int i = 0; i < 4; ++i) wgmma_k16<T, true>(sums, p_or_ds[i], b + QTile::row_step(i), true);
   }
 
-  /// 2^exponent P of a tile, from S, whose scale to base 2 is given.
+  /// P of a tile times 2^exponent, from S, for a given scale in base 2.
   __device__ __forceinline__ void exponentiate(int stage, float scale, int exponent = 0) {
     const unsigned log_sums = memory.rows(stage) + threadIdx.x % 4 * 8;
 #pragma unroll
@@ -120,7 +120,7 @@ struct BackwardConsumer {
       const std::int64_t first =
           (std::int64_t(tile.head) * p.args.queries + tile.first_query + n * 16) * p.args.keys + barriers.block.first_key() + warp_row();
       const unsigned drawn = p.args.dropout.template kept_16x16<MmaLanes>(p.args.keys, dropout_position, first);
-      // Of the thread's two queries: the lower half's bits are keys, and those of the upper half 8 queries on.
+      // For the thread's two queries: bits of the lower half are keys, those of the upper half belong to the query 8 further.
       const unsigned even = __shfl_sync(whole_warp, drawn, lane % 4 * 8) >> lane / 4,
                      odd = __shfl_sync(whole_warp, drawn, lane % 4 * 8 + 4) >> lane / 4;
 #pragma unroll
@@ -128,7 +128,7 @@ struct BackwardConsumer {
     }
   }
   __device__ __forceinline__ bool is_kept(int i) const { return !drops || (kept >> i & 1); }
-  /// P, rounded, without what is dropped.
+  /// Rounds P, with dropped elements set to 0.
   __device__ __forceinline__ void round_p() {
     warpgroup_fence_operand(s);
 #pragma unroll
@@ -140,7 +140,7 @@ struct BackwardConsumer {
         p_or_ds[i][k] = pack_pair<T>(is_kept(at) ? s[at] : 0, is_kept(at + 1) ? s[at + 1] : 0);
       }
   }
-  /// dS, from P and dP.
+  /// Computes dS from P and dP.
   __device__ __forceinline__ void differentiate(int stage) {
     const unsigned deltas = memory.rows(stage) + C::queries * 4 + threadIdx.x % 4 * 8;
 #pragma unroll
@@ -161,7 +161,7 @@ struct BackwardConsumer {
       }
     }
   }
-  /// Rounds dS, and writes it for the dQ warpgroup.
+  /// Rounds dS, and writes it to shared memory for the dQ warpgroup.
   __device__ __forceinline__ void round_ds() {
     warpgroup_fence_operand(dp);
 #pragma unroll
@@ -176,15 +176,15 @@ struct BackwardConsumer {
     barriers.ds_full[slots.index()].arrive_warp();
     ++slots.used;
   }
-  /// Waits until at most so many committed batches of wgmma are under way; `result`, of an earlier one, may then be read.
+  /// Waits until at most that many committed batches of wgmma are pending; `result`, of an earlier batch, may then be read.
   template <int batches, int size>
   static __device__ __forceinline__ void wait_for(float (&result)[size]) {
     warpgroup_wait<batches>();
     warpgroup_fence_operand(result);
   }
-  /// The loop over the tiles of queries: S of one beside dK of the one before, with exponentials meanwhile; then dP and dV, with dS
-  /// meanwhile. After the last tile, whose dK is left, S is computed once more for nothing: with products behind the loop the compiler
-  /// needs registers for copies of dK and dV.
+  /// Loop over the tiles of queries: issues S of a tile with dK of the previous one, and computes exponentials meanwhile; then dP with dV,
+  /// and computes dS meanwhile. After the last tile, whose dK remains, S is computed once more without use: products after the loop would
+  /// make the compiler copy dK and dV, for which there are no registers.
   __device__ __forceinline__ void walk(int count) {
     const auto begin_dp = [&](int stage) {
       issue_dp(stage);
@@ -227,7 +227,7 @@ struct BackwardConsumer {
     warpgroup_fence_operand(dv);
   }
 
-  /// The heads of the thread's two keys in a gradient; null where there is none.
+  /// Rows of the thread's two keys in a gradient; null if there is no such key.
   template <class U>
   __device__ __forceinline__ void rows_of(const Heads& gradient, U* (&rows)[2]) const {
     const KeyBlock<C::keys>& block = barriers.block;

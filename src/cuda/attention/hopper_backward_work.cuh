@@ -2,18 +2,18 @@
 #include "cuda/attention/hopper_f32.cuh"
 #include "cuda/device/vec16.cuh"
 
-// Flash attention on Hopper, backward: what its warps share. Sizes, which tiles see each other, shared memory and its barriers; and the
-// kernel that goes before. hopper_backward.cuh has the picture.
+// Flash attention on Hopper, backward: shared definitions. Sizes, the tiles that see each other, shared memory and its barriers; and the
+// kernel that runs before. hopper_backward.cuh has the picture.
 namespace tern::gpu::hopper {
 
-template <int width_, int stages_, bool caches_fragments_, int consumer_registers_ = 208, int producer_registers_ = 24>
+template <int width_, int stages_, bool caches_fragments_, int consumer_registers_, int producer_registers_>
 struct BackwardConfig {
-  static constexpr int width = width_;                         ///< of a head, filled up
-  static constexpr int stages = stages_;                       ///< of the ring of queries
-  static constexpr bool caches_fragments = caches_fragments_;  ///< of K and V, in registers
-  static constexpr bool packs_p = width > 96;                  ///< dS comes from the rounded P: registers are for dK and dV
-  static constexpr int keys = 128, queries = 64;               ///< of tiles
-  static constexpr int parts = 1, ds_slots = 2;                ///< of an element, and of dS
+  static constexpr int width = width_;                         ///< size of a head, padded
+  static constexpr int stages = stages_;                       ///< pipeline stages of queries
+  static constexpr bool caches_fragments = caches_fragments_;  ///< K and V are fragments in registers
+  static constexpr bool packs_p = width > 96;                  ///< dS is computed from the rounded P, to save registers for dK and dV
+  static constexpr int keys = 128, queries = 64;               ///< sizes of tiles
+  static constexpr int parts = 1, ds_slots = 2;                ///< parts of an element, slots of dS
   static constexpr int groups = 2, threads = (2 + groups) * warpgroup;
   using KTile = Tile<width, keys>;
   using QTile = Tile<width, queries>;
@@ -22,7 +22,7 @@ struct BackwardConfig {
   static constexpr int stage_bytes = 2 * QTile::bytes + swizzle_span, loaded_bytes = 2 * QTile::bytes + row_values * 4;
   static constexpr int rows_begin = 2 * KTile::bytes + 2 * QTile::bytes, rows_pitch = stage_bytes;
   static constexpr std::size_t shared_bytes = 2 * KTile::bytes + stages * stage_bytes + 2 * DsTile::bytes + swizzle_span;
-  static constexpr int pieces = QTile::blocks;  ///< of dQ, 64 columns each
+  static constexpr int pieces = QTile::blocks;  ///< pieces of dQ, 64 columns each
   static constexpr int consumer_registers = consumer_registers_, producer_registers = producer_registers_,
                        dq_registers = 512 - 2 * consumer_registers - producer_registers;
 };
@@ -31,19 +31,19 @@ struct BackwardParams {
   CUtensorMap q, k, v, dy;
   Args args;
   Heads dq, dk, dv;
-  // Of tiles of queries, at their places: Note [Rows of packed sequences].
+  // For each tile of queries, at its place: Note [Rows of packed sequences].
   const float* rows;  ///< (heads, places, 2, 64): log_sums and delta
   float4* dq_sums;    ///< passed from block to block: (heads, places, pieces, 8, 128)
-  int* semaphores;    ///< how many blocks have added to a tile: (heads, places)
+  int* semaphores;    ///< number of blocks that have added to a tile: (heads, places)
   WorkQueue queue;
-  int places, blocks;  ///< blocks: of keys, of the longest sequence
-  Maxima maxima;       ///< of f32
+  int places, blocks;  ///< blocks: blocks of keys of the longest sequence
+  Maxima maxima;       ///< for f32
 };
 
 template <int keys>
 using TileRange = flash::TileRange<keys, 64>;
 
-/// An item of the work, a block of keys, as all threads of a block know it.
+/// Work item: a block of keys, as all threads of a block know it.
 template <int keys>
 struct KeyBlock {
   int block, index, kv_head;
@@ -57,7 +57,7 @@ struct KeyBlock {
   __device__ __forceinline__ bool is_there() const { return first_key() < sequence.keys; }
 
   __device__ __forceinline__ int first_head(const Args& args) const { return index * args.heads + kv_head * args.group(); }
-  /// f(head, tile, place) in the order of the walk; a head is one among those of all sequences.
+  /// Calls f(head, tile, place) in the order of the loop; heads are counted over all sequences.
   template <class F>
   __device__ __forceinline__ void for_each_tile(const BackwardParams& p, F&& f) const {
     int first = first_tile<64>(p.args, sequence, index, first_head(p.args), p.places);
@@ -76,8 +76,8 @@ struct KeyBlock {
         tiles(TileRange<keys>::of_block(sequence, block)) {}
 };
 
-/// rows, from y, dy and log_sums; semaphores are set to zero, and so is dQ of tiles that see no key. By as many lanes a query as read it in
-/// vectors of 16 bytes, a power of two.
+/// Computes rows (log_sums and delta) from y, dy and log_sums; sets semaphores to zero, and dQ of tiles that see no key. A query is read by
+/// as many lanes as it has 16-byte vectors, a power of two.
 template <class T>
 __global__ void __launch_bounds__(256)
     hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows, int* semaphores, int tiles, int places,
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(256)
           write_vector(dq.at<T>(sequence.batch, at, head % args.heads) + part, Vector<T, vector>{});
       }
     }
-    // A shorter sequence has no places for the tiles of the longest.
+    // A shorter sequence does not have places for all tiles of the longest.
     if (lane == 0 && tile * 64 < sequence.queries) {
       to = rows + place * 128 + row % 64;
       to[0] = query < sequence.queries ? log_sums[first_row(args, sequence, index, head) + query] : INFINITY;
@@ -126,7 +126,7 @@ template <int stages, int keys>
 struct BackwardBarriers {
   MBarrier kv_full, kv_empty, full[stages], empty[stages], ds_full[2], ds_empty[2], turn[2], added[2], released[2];
   int item;
-  // Numbers of an item and of its tiles, which the producer leaves here since registers are scarce.
+  // Values of an item and of its tiles, which the producer leaves here because registers are scarce.
   KeyBlock<keys> block;
   struct {
     int head, first_query;
@@ -135,7 +135,7 @@ struct BackwardBarriers {
   DqJob dq_tiles[2];
 };
 
-/// Shared memory of a block, by addresses.
+/// Addresses of a block's shared memory.
 template <class C>
 struct BackwardMemory {
   unsigned base;
@@ -147,7 +147,7 @@ struct BackwardMemory {
   __device__ __forceinline__ unsigned ds(int i) const { return q(C::stages) + i * C::DsTile::bytes; }
 };
 
-/// Calls f(block) for each item that the producer takes, until there is none. f has to arrive at kv_empty.
+/// Calls f(block) for each item that the producer takes, until none is left. f must arrive at kv_empty.
 template <class C, class F>
 __device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers, F&& f) {
   for (unsigned phase = 0;; phase ^= 1) {
@@ -158,7 +158,7 @@ __device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardB
   }
 }
 
-/// One or two slots that are used in turn: a PipelineState in one register, where registers are scarce.
+/// Position in one or two slots that alternate: a PipelineState in one register, where registers are scarce.
 template <unsigned count = 2>
 struct Slots {
   unsigned used = 0;

@@ -1,11 +1,11 @@
 #pragma once
 #include "cuda/attention/hopper_backward.cuh"
 
-// Flash attention on Hopper, backward, in float32: Note [Two parts]. A block has 64 keys of one head of keys, and walks over the tiles of
-// 64 queries that see them as the one of 16 bits does, whose producer warpgroup it has; hopper_backward.cuh has the formulas. Each of three
-// warpgroups has a gradient, as the sums of one take d / 2 registers and promotion needs as many again:
+// Flash attention on Hopper, backward, in float32: Note [Two parts]. A block has 64 keys of one key head, and loops over the tiles of 64
+// queries that see them like the 16-bit kernel, whose producer warpgroup it shares; hopper_backward.cuh has the formulas. Each of three
+// warpgroups computes one gradient, because the sums of one take d / 2 registers and promotion needs as many again:
 //
-//     producer group   32 registers    K, V; Q, dY, rows -> full[i]; the semaphore of dQ
+//     producer wg      32 registers    K, V; Q, dY, rows -> full[i]; the semaphore of dQ
 //     V warpgroup     184 registers    full[i] -> S; P -> p_full[i]; dV += P dY -> empty[i]
 //     K warpgroup     184 registers    full[i] -> dP; p_full[i] -> dS -> p_empty[i], ds_full[i]; dK += dS Q -> empty[i]
 //     dQ warpgroup    112 registers    ds_full[i] -> dQ = dS^T K -> ds_empty[i]; turn[i] -> add to the sums in global memory -> added[i]
@@ -14,18 +14,18 @@
 //     d 64, 2 parts      32 KiB         3 x 32 KiB              2 x 16 KiB    2 x 16 KiB        3 x 512                  193.5 KiB
 //     d 128, 2 parts     64 KiB         2 x 64 KiB              16 KiB        16 KiB            2 x 512                  225 KiB
 //
-//     registers       S or dP 32, then as parts of P or dS 32; dV or dK d / 2; their product of a tile d / 2:  160 at d = 128
+//     registers       S or dP 32, then 32 for the parts of P or dS; dV or dK d / 2; their product of a tile d / 2:  160 at d = 128
 //
-// While one warpgroup has its exponentials, differences or additions, the tensor cores multiply for the others: each is a tile behind the
-// one before. P goes from thread to thread, as both have the same elements; its sign says whether dropout drops it.
+// While one warpgroup computes exponentials, differences or additions, the tensor cores multiply for the others: each is one tile behind
+// the previous one. P is passed from thread to thread, because both have the same elements; its sign is dropout's mask.
 //
-// The cycles of a tile at d = 128: products 3840; shared memory: reads of operands 2900, P and dS 500, TMA 512.
+// Cycles of a tile at d = 128: products 3840; shared memory: reads of operands 2900, P and dS 500, TMA 512.
 namespace tern::gpu::hopper {
 
 template <int width_, int stages_, int p_slots_, int ds_slots_, int parts_>
 struct F32BackwardConfig {
-  static constexpr int width = width_;                            ///< of a head, filled up: 64 or 128
-  static constexpr int stages = stages_;                          ///< of the ring of queries
+  static constexpr int width = width_;                            ///< size of a head, padded: 64 or 128
+  static constexpr int stages = stages_;                          ///< pipeline stages of queries
   static constexpr int p_slots = p_slots_, ds_slots = ds_slots_;  ///< 1 or 2
   static constexpr int parts = parts_;
   static constexpr bool promotes = parts == 2;
@@ -40,7 +40,7 @@ struct F32BackwardConfig {
   static constexpr int p_begin = 2 * KTile::bytes + stages * stage_bytes + ds_slots * DsTile::bytes;
   static constexpr int rows_begin = p_begin + p_slots * p_bytes;
   static constexpr std::size_t shared_bytes = rows_begin + stages * rows_pitch + swizzle_span;
-  static constexpr int pieces = QTile::blocks;  ///< of dQ, 64 columns each
+  static constexpr int pieces = QTile::blocks;  ///< pieces of dQ, 64 columns each
   static constexpr int consumer_registers = 184, producer_registers = 32, dq_registers = 112;
 };
 
@@ -51,7 +51,7 @@ struct F32BackwardBarriers : BackwardBarriers<C::stages, C::keys> {
   MBarrier p_full[2], p_empty[2];
 };
 
-/// The V or the K warpgroup: 64 keys, of which it sums up one gradient.
+/// V or K warpgroup: 64 keys, of which it accumulates one gradient.
 template <class C, bool general, bool drops>
 struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
   using Base = BackwardConsumer<f16, C, general, drops>;
@@ -115,7 +115,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
     Base::template wait_for<0>(products[C::pieces - 1]);
     add(C::pieces - 1);
   }
-  /// Two elements of the operand.
+  /// Sets two elements of the operand.
   __device__ __forceinline__ void set_operand(int at, float x, float y) {
     unsigned& hi = operand[0][at / 8][at % 8 / 2];
     if constexpr (C::parts == 2) split_pair(x, y, hi, operand[1][at / 8][at % 8 / 2]);
@@ -125,7 +125,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
     return memory.base + C::p_begin + p_slots.index() * C::p_bytes + threadIdx.x % warpgroup * 16;
   }
 
-  /// From S to P: to the K warpgroup, and as the operand.
+  /// Computes P from S: for the K warpgroup, and as the operand.
   __device__ __forceinline__ void pass_p() {
     barriers.p_empty[p_slots.index()].wait(p_slots.phase() ^ 1);
     const unsigned to = p_place();
@@ -142,7 +142,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
 #pragma unroll
     for (int at = 0; at < 32; at += 2) set_operand(at, Base::is_kept(at) ? s[at] : 0, Base::is_kept(at + 1) ? s[at + 1] : 0);
   }
-  /// From dP to dS: to the dQ warpgroup, and as the operand. dP and delta are to be multiplied by these powers of two.
+  /// Computes dS from dP: for the dQ warpgroup, and as the operand. dP and delta are multiplied by these powers of two.
   __device__ __forceinline__ void pass_ds(int stage, float dp_factor, float delta_factor) {
     barriers.p_full[p_slots.index()].wait(p_slots.phase());
     const unsigned from = p_place(), deltas = memory.rows(stage) + C::queries * 4 + threadIdx.x % 4 * 8;
@@ -176,9 +176,9 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
   }
 
   __device__ __forceinline__ int exponent(Maxima::Value value) const { return p.maxima.exponent(value, head()); }
-  /// The head of keys among those of all batch rows.
+  /// Key head, counted over all batch rows.
   __device__ __forceinline__ int head() const { return barriers.block.sequence.batch * p.args.kv_heads + barriers.block.kv_head; }
-  /// Calls f(stage) for each tile, and writes the sums times a factor.
+  /// Calls f(stage) for each tile, then writes the sums times a factor.
   template <class F>
   __device__ __forceinline__ void walk(const Heads& gradient, float factor, F&& f) {
     int count = barriers.block.tiles.count * p.args.group();
@@ -222,7 +222,7 @@ struct F32BackwardConsumer : BackwardConsumer<f16, C, general, drops> {
   }
 };
 
-/// The factor of a block's dQ: the scale, without the powers of two.
+/// Factor of a block's dQ: the scale, without the powers of two.
 template <class C>
 __device__ __forceinline__ float dq_factor(const BackwardParams& p, const F32BackwardBarriers<C>& barriers) {
   const int head = barriers.block.sequence.batch * p.args.kv_heads + barriers.block.kv_head;

@@ -16,9 +16,9 @@ void hopper_f32_attention(const AttentionCall& call) {
         launch_forward<float, C, is_general, drops>(args, split.views(), call, split.maxima());
       };
       if (args.head_dim <= 64)
-        run.template operator()<ForwardConfig<64, 2, drops ? 64 : 128, 2, true, 0, parts>, general>();             // a draw takes registers
-      else if (args.head_dim <= 96) run.template operator()<ForwardConfig<96, 2, 64, 2, true, 0, parts>, true>();  // rare: fewer kernels
-      else run.template operator()<ForwardConfig<128, 2, 64, 2, true, 0, parts>, general>();
+        run.template operator()<ForwardConfig<64, 2, drops ? 64 : 128, 2, 0, parts>, general>();             // a draw takes registers
+      else if (args.head_dim <= 96) run.template operator()<ForwardConfig<96, 2, 64, 2, 0, parts>, true>();  // rare: fewer kernels
+      else run.template operator()<ForwardConfig<128, 2, 64, 2, 0, parts>, general>();
     });
   };
   if (context().matmul_precision == MatmulPrecision::tf32) with.template operator()<1>();

@@ -1,13 +1,13 @@
 #include "cuda/attention/hopper_f32_split.h"
 #include "cuda/runtime/launch.h"
 
-// Two kernels before attention in float32: the largest magnitude and the longest row of each head; and the parts of the scaled numbers.
-// A row is read by 16 or 32 lanes, four numbers each.
+// Two kernels that run before attention in float32: the first finds the largest magnitude and the largest norm of a row for each head, the
+// second writes the parts of the scaled numbers. A row is read by 16 or 32 lanes, four numbers each.
 namespace tern::gpu::hopper {
 
 namespace {
 
-constexpr int chunk_rows = 128;  ///< that a block reads
+constexpr int chunk_rows = 128;  ///< rows that a block reads
 
 struct SplitTensor {
   Heads from;
@@ -19,7 +19,7 @@ struct SplitParams {
   int batch, head_dim, lanes, parts, maxima_heads;
 };
 
-/// Calls f(row, elements of the thread, whether they are there) for the block's rows, by whole groups of lanes.
+/// Calls f(row, elements of the thread, whether they exist) for the block's rows, by whole groups of lanes.
 template <class F>
 __device__ __forceinline__ void for_each_row(const SplitParams& p, const SplitTensor& tensor, int batch, int head, int first, F&& f) {
   const int column = static_cast<int>(threadIdx.x) % p.lanes * 4;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void for_each_row(const SplitParams& p, const SplitTe
   }
 }
 
-/// The tensor, batch row, head and first row of a block. False: there are none.
+/// Finds the tensor, batch row, head and first row of a block. Returns false if there are none.
 __device__ __forceinline__ bool place(const SplitTensor& tensor, int batches, int& batch, int& head, int& first) {
   const int chunks = (tensor.rows + chunk_rows - 1) / chunk_rows;
   const int index = static_cast<int>(blockIdx.x) / chunks;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(256) hopper_f32_maxima(__grid_constant__ const
   const SplitTensor& tensor = p.tensors[blockIdx.y];
   int batch, head, first;
   if (!place(tensor, p.batch, batch, head, first)) return;
-  unsigned most = 0;  // the bits of magnitudes are in the order of these, and NaN is above all
+  unsigned most = 0;  // bits of magnitudes are ordered as the magnitudes, with NaN above all
   float longest = 0;
   for_each_row(p, tensor, batch, head, first, [&](int, int, const float4& x, bool) {
     const auto magnitude = [](float value) { return __float_as_uint(value) & 0x7fffffffu; };
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(256) hopper_f32_maxima(__grid_constant__ const
   most = __reduce_max_sync(whole_warp, most);
   longest = __uint_as_float(__reduce_max_sync(whole_warp, __float_as_uint(longest)));
   if (threadIdx.x % 32 != 0) return;
-  // A bound of the length, also where squares leave the range.
+  // Bound of the norm, also if squares leave the range.
   const bool is_exact = longest > 1e-30f && longest < 1e30f;
   const float length = is_exact ? sqrtf(longest) * 1.0001f : __uint_as_float(most) * sqrtf(static_cast<float>(p.head_dim));
   const int index = batch * (tensor.heads / tensor.group) + head / tensor.group, value = static_cast<int>(blockIdx.y);

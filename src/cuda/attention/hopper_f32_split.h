@@ -9,10 +9,10 @@
 
 namespace tern::gpu::hopper {
 
-/// Heads of float32, (B, T, H, D) each, in parts of f16, scaled: Note [Two parts] in hopper_f32.cuh. For the duration of a call.
+/// float32 heads, (B, T, H, D) each, as scaled parts of f16: Note [Two parts] in hopper_f32.cuh. Lives for the duration of a call.
 class SplitHeads {
  public:
-  /// Of q, k, v, or of those and dy, in this order; k and v have kv_heads heads, the others a multiple. D <= 128.
+  /// Splits q, k, v, or those and dy, in this order; k and v have kv_heads heads, the others a multiple. D <= 128.
   SplitHeads(std::span<const View> heads, int parts);
 
   /// (B parts, T, H, D) of f16, contiguous.
@@ -20,7 +20,7 @@ class SplitHeads {
   Maxima maxima() const { return {maxima_.as<const float>(), kv_heads_}; }
 
  private:
-  int kv_heads_;  ///< of all batch rows
+  int kv_heads_;  ///< counted over all batch rows
   Workspace maxima_;
   std::array<std::optional<Workspace>, 4> data_;
   std::array<View, 4> views_;

@@ -9,8 +9,9 @@ bool has_hopper_attention(const View& q, const View& k, const View& v, const Vie
   const std::int64_t head_dim = q.shape[3];
   const bool has_dtype =
       q.dtype == DType::f32 ? context().matmul_precision != MatmulPrecision::fp32 : q.dtype == DType::bf16 || q.dtype == DType::f16;
-  // Draws are what a short head with dropout takes its time for, and the many warps of mma.sync hide them better: a training step of GPT-2
-  // small with 50,304 words on an H200 takes 5.45 ms beside 5.53 at 4 x 512 tokens, 5.18 beside 5.27 at 8 x 256 (bench/ops.md).
+  // With dropout, short heads are bound by random numbers, whose latency the many warps of the mma.sync kernel hide better: a training step
+  // of GPT-2 small with 50,304 words on an H200 takes 5.45 ms rather than 5.53 at 4 x 512 tokens, 5.18 rather than 5.27 at 8 x 256
+  // (bench/ops.md).
   const std::int64_t queries = attention.query_starts.data ? attention.max_queries : q.shape[1];
   if (attention.dropout > 0 && q.dtype != DType::f32 && queries <= 512) return false;
   return has_dtype && head_dim > 32 && head_dim <= max_width && attention.scale > 0 && !attention.bias.data && has_tensor_map(q) &&
@@ -24,7 +25,7 @@ static void hopper_attention(const AttentionCall& call) {
   const View operands[] = {call.q, call.k, call.v};
   dispatch(call.q.dtype, args, [&]<class T, bool general, bool drops>() {
     const auto with = [&]<class C, bool is_general>() { launch_forward<T, C, is_general, drops>(args, operands, call); };
-    // A draw takes more registers than three groups leave each other.
+    // With dropout, three consumer warpgroups would not have enough registers.
     if (args.head_dim <= 64) with.template operator()<ForwardConfig<64, drops ? 2 : 3, 128, 4>, general>();
     else if (args.head_dim <= 96) with.template operator()<ForwardConfig<96, 2, 128, 2>, true>();  // rare: fewer kernels
     else with.template operator()<ForwardConfig<128, 2, 128, 2>, general>();
@@ -39,7 +40,7 @@ bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, cons
   return gpu::has_hopper_attention(q, k, v, y, attention) || gpu::has_mma_attention(q, k, v, attention);
 }
 
-// Both kinds of kernels write the same log_sums.
+// Both families of kernels write the same log_sums.
 void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums) {
   if (gpu::has_hopper_attention(q, k, v, y, attention)) gpu::hopper_attention({q, k, v, attention, y, log_sums});
   else gpu::mma_attention(q, k, v, attention, y, log_sums);

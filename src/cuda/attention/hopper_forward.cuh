@@ -3,12 +3,12 @@
 #include "cuda/device/fragment.cuh"
 
 // Flash attention on Hopper, forward: Shah et al., "FlashAttention-3", 2024. A block has a tile of queries of one head, 64 for each of its
-// consumer warpgroups, and walks over the tiles of keys that they see, from the last to the first:
+// consumer warpgroups, and loops over the tiles of keys that they see, from the last to the first:
 //
 //     producer            24 or 32 registers     one thread: q_empty -> TMA: Q -> q_full; k.empty[i] -> TMA: K -> k.full[i]; V likewise
-//     consumer            240 or 160 registers   k.full[i] -> S = Q K^T, issued; v.full[j] -> y += P V of the tile before, issued;
-//     warpgroups                                 S there: -> k.empty[i]; mask, online softmax of S, while the tensor cores go on with P V;
-//                                                P V there: -> v.empty[j]; P = S rounded, y rescaled where a maximum has grown
+//     consumer            240 or 160 registers   k.full[i] -> issue S = Q K^T; v.full[j] -> issue y += P V of the previous tile;
+//     warpgroups                                 S complete: -> k.empty[i]; mask, online softmax of S, while the tensor cores compute P V;
+//                                                P V complete: -> v.empty[j]; P = S rounded; y rescaled if a maximum has grown
 //
 //     shared memory   | Q (64 groups, d) | ring of K (keys, d): stages | ring of V (keys, d): stages |
 //     (64, 192 x 128)      24 KiB            4 x 16 KiB                   4 x 16 KiB                      152 KiB
@@ -19,19 +19,20 @@
 //     registers       S keys / 2, P keys / 4, y d / 2:  d 64: 64 + 32 + 32 of 160;  d 128: 64 + 32 + 64 of 240
 //                     f32: S keys / 2, P keys / 2, y d / 2, P V of a tile d / 2:  192 of 240
 //
-// Consumers take turns (ping-pong): one that has issued its products lets the next one issue, and has its softmax meanwhile. Named barrier
-// 1 + g is the turn of group g. Each takes as many turns for a tile of queries, also for tiles of keys that its own queries do not see.
+// Consumers take turns at the tensor cores (ping-pong): one that has issued its products lets the next one issue, and computes its softmax
+// meanwhile. Named barrier 1 + g is the turn of warpgroup g. All take the same number of turns for a tile of queries, also for tiles of
+// keys that their own queries do not see.
 //
-// A block is persistent: its producer takes work from a queue, longest tiles first, and loads the next while consumers write a result. The
-// number of the item goes with Q.
+// A block is persistent: its producer takes work items from a queue, longest tiles first, and loads the next one while consumers write a
+// result. The index of the item is passed together with Q.
 //
-// The softmax's reference, the maximum at first, follows the maximum when that has grown by more than `slack` (as in FlashAttention-4):
-// sums are rescaled rarely, and exponentials stay below 2^slack. With f32 it has no slack: exponentials fill f16's range from 2^15 down.
+// The softmax's reference, initially the maximum, follows the maximum only if that has grown by more than `slack` (as in FlashAttention-4):
+// sums are rarely rescaled, and exponentials stay below 2^slack. f32 has no slack: its exponentials fill f16's range from 2^15 down.
 namespace tern::gpu::hopper {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// A consumer warpgroup: 64 queries at a time.
+/// Consumer warpgroup: 64 queries at a time.
 template <class T, class C, bool general, bool drops>
 struct ForwardConsumer {
   using QTile = typename C::QTile;
@@ -49,13 +50,13 @@ struct ForwardConsumer {
   std::uint64_t dropout_position;
   PipelineState<C::stages> k_state, v_state;
 
-  // State of a work item. A thread has two rows of the scores, 8 apart.
-  int key_begin[2], key_end[2];  ///< keys that the thread's queries see
-  int whole_begin, whole_end;    ///< keys that all queries of the group see
+  // State of a work item. A thread holds two rows of the scores, 8 apart.
+  int key_begin[2], key_end[2];  ///< ranges of keys that the thread's queries see
+  int whole_begin, whole_end;    ///< range of keys that all queries of the warpgroup see
   float scores[keys / 2], sums[C::width / 2], tile_sums[C::promotes ? C::width / 2 : 1];
   unsigned probabilities[C::parts][keys / 16][4];
   float reference[2], total[2], rescale[2];
-  float scale_log2;  ///< of the scores as they are computed
+  float scale_log2;  ///< scale of the scores as they are computed
 
   __device__ __forceinline__ ForwardConsumer(const ForwardParams& p_, unsigned memory, ForwardBarriers<C::stages>& barriers_)
       : p(p_), barriers(barriers_), group(static_cast<int>(threadIdx.x) / warpgroup - 1) {
@@ -64,15 +65,11 @@ struct ForwardConsumer {
     k_descriptor = wgmma_descriptor(k_ring, 0);
     v_descriptor = wgmma_descriptor(k_ring + C::stages * KTile::bytes, KTile::block_bytes);
     dropout_position = drops ? p.args.dropout.position() : 0;
-    if (C::ping_pong && group == 0) named_barrier_arrive(1, 2 * warpgroup);  // the first turn
+    if (group == 0) named_barrier_arrive(1, 2 * warpgroup);  // the first turn
   }
 
-  __device__ __forceinline__ void ping_pong_wait() {
-    if constexpr (C::ping_pong) named_barrier_sync(1 + group, 2 * warpgroup);
-  }
-  __device__ __forceinline__ void ping_pong_pass() {
-    if constexpr (C::ping_pong) named_barrier_arrive(1 + (group + 1) % C::groups, 2 * warpgroup);
-  }
+  __device__ __forceinline__ void ping_pong_wait() { named_barrier_sync(1 + group, 2 * warpgroup); }
+  __device__ __forceinline__ void ping_pong_pass() { named_barrier_arrive(1 + (group + 1) % C::groups, 2 * warpgroup); }
 
   /// S = Q K^T.
   __device__ __forceinline__ void issue_scores() {
@@ -87,7 +84,7 @@ struct ForwardConsumer {
                                          k + KTile::part_step(Terms::right(n)) + KTile::column_step(i), n > 0 || i > 0);
     warpgroup_commit_batch();
   }
-  /// The accumulators of P V: those of the tile, where Note [Two parts] promotes them, else y's own.
+  /// Accumulators of P V: separate ones for the tile if Note [Two parts] promotes them, else y's.
   __device__ __forceinline__ auto& product_sums() {
     if constexpr (C::promotes) return tile_sums;
     else return sums;
@@ -107,7 +104,7 @@ struct ForwardConsumer {
                                  v + KTile::part_step(Terms::right(n)) + KTile::row_step(i), !C::promotes || n > 0 || i > 0);
     warpgroup_commit_batch();
   }
-  /// Waits for y += P V, and gives V's stage back.
+  /// Waits for y += P V, and releases V's stage.
   __device__ __forceinline__ void finish_sums() {
     warpgroup_wait<0>();
     warpgroup_fence_operand(product_sums());
@@ -124,7 +121,7 @@ struct ForwardConsumer {
     barriers.v.empty[v_state.index].arrive_warp();
     v_state.advance();
   }
-  /// Skips a tile of keys that the group's queries do not see: gives its stages back unread, with the group's turn at the tensor cores.
+  /// Skips a tile of keys that the warpgroup's queries do not see: releases its stages unread, and passes on its turn at the tensor cores.
   __device__ __forceinline__ void skip_tile(bool takes_turn) {
     barriers.k.wait_full(k_state);
     release_k();
@@ -135,7 +132,7 @@ struct ForwardConsumer {
       ping_pong_pass();
     }
   }
-  /// The warp's first query.
+  /// First query of the warp.
   __device__ __forceinline__ int row_of(const WorkItem& item) const {
     return item.tile * C::rows + group * 64 + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
   }
@@ -161,7 +158,7 @@ struct ForwardConsumer {
     for (int i = 0; i < C::width / 2; ++i) sums[i] = 0;
   }
 
-  /// Hides what the thread's queries do not see of the keys from key0 on.
+  /// Masks the keys, from key0 on, that the thread's queries do not see.
   __device__ __forceinline__ void mask(int key0) {
     const int first = key0 + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -174,7 +171,7 @@ struct ForwardConsumer {
           if (n * 8 + e < begin || n * 8 + e >= end) scores[n * 4 + r * 2 + e] = -INFINITY;
     }
   }
-  /// Scales, and adds the padding.
+  /// Scales the scores and adds the padding.
   __device__ __forceinline__ void add_padding(const WorkItem& item, const Sequence& sequence, int key0) {
     const int first = key0 + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -189,12 +186,12 @@ struct ForwardConsumer {
         }
       }
   }
-  /// The online softmax: exponentials of S, their sums, and by which factor the sums of y are to be rescaled.
+  /// Online softmax: exponentials of S, their sums, and the factor by which the sums of y are to be rescaled.
   __device__ __forceinline__ void exponentiate(float factor) {
     float most[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float even = -INFINITY, odd = -INFINITY;  // chains of half the length
+      float even = -INFINITY, odd = -INFINITY;  // two dependency chains of half the length
 #pragma unroll
       for (int n = 0; n < keys / 8; ++n) {
         even = fmaxf(even, scores[n * 4 + r * 2]);
@@ -224,7 +221,7 @@ struct ForwardConsumer {
       total[r] = total[r] * rescale[r] + (partial[0] + partial[1]);
     }
   }
-  /// Drops some probabilities.
+  /// Applies dropout to the probabilities.
   __device__ __forceinline__ void drop(const WorkItem& item, int key0) {
     const Args& args = p.args;
     const std::int64_t first = (std::int64_t(item.head) * args.queries + row_of(item)) * args.keys + key0;
@@ -245,7 +242,7 @@ struct ForwardConsumer {
     exponentiate(general && p.args.padding ? 1 : is_f32 ? scale_log2 : p.args.scale_log2);
     if constexpr (drops) drop(item, key0);
   }
-  /// Rounds S to P, the next left operand, and rescales y where a maximum has grown.
+  /// Rounds S to P, the next left operand, and rescales y if a maximum has grown.
   __device__ __forceinline__ void update() {
     warpgroup_fence_operand(scores);
 #pragma unroll
@@ -296,7 +293,7 @@ struct ForwardConsumer {
     const int none = all.last - all.count;  // after the first tile
     const int own_last = own.count > 0 ? own.last : none, own_first = own.last - own.count + 1;
 #pragma unroll 1
-    for (; tile > own_last; --tile) skip_tile(own.count > 0 || tile - 1 > none);  // of its own tiles the last takes no turn
+    for (; tile > own_last; --tile) skip_tile(own.count > 0 || tile - 1 > none);  // the last of its own tiles takes no turn
     if (own.count > 0) {
       barriers.k.wait_full(k_state);
       issue_scores();
@@ -348,7 +345,7 @@ template <class T, class C, bool general, bool drops>
 __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid_constant__ const ForwardParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint4 memory[];
-  __shared__ ForwardBarriers<C::stages> barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  __shared__ ForwardBarriers<C::stages> barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.q);
     tma_prefetch_map(p.k);
@@ -372,7 +369,7 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid
 #endif
 }
 
-/// The operands are q, k and v, or their parts.
+/// Launches the kernel; the operands are q, k and v, or their parts.
 template <class T, class C, bool general, bool drops>
 void launch_forward(Args args, std::span<const View> operands, const AttentionCall& call, const Maxima& maxima = {}) {
   const Stream stream = call.q.stream;

@@ -4,16 +4,15 @@
 // Flash attention on Hopper, forward: sizes, the tiles of keys that queries see, and the producer. hopper_forward.cuh has the picture.
 namespace tern::gpu::hopper {
 
-template <int width_, int groups_, int keys_, int stages_, bool ping_pong_ = true, int slack_ = 8, int parts_ = 1>
+template <int width_, int groups_, int keys_, int stages_, int slack_ = 8, int parts_ = 1>
 struct ForwardConfig {
-  static constexpr int width = width_;    ///< of a head, filled up
-  static constexpr int groups = groups_;  ///< consumer warpgroups
-  static constexpr int keys = keys_;      ///< of a tile
-  static constexpr int stages = stages_;  ///< of the rings of K and V
-  static constexpr bool ping_pong = ping_pong_;
-  static constexpr int slack = slack_;
-  static constexpr int parts = parts_;          ///< of an element
-  static constexpr bool promotes = parts == 2;  ///< each P V is added to y by an addition of its own: Note [Two parts]
+  static constexpr int width = width_;          ///< size of a head, padded
+  static constexpr int groups = groups_;        ///< consumer warpgroups
+  static constexpr int keys = keys_;            ///< keys of a tile
+  static constexpr int stages = stages_;        ///< pipeline stages of K and V
+  static constexpr int slack = slack_;          ///< growth of the maximum, in base 2, up to which the softmax's reference stays
+  static constexpr int parts = parts_;          ///< parts of an element
+  static constexpr bool promotes = parts == 2;  ///< each P V is added to y by a separate addition: Note [Two parts]
   static constexpr int rows = groups * 64, threads = (groups + 1) * warpgroup;
   using QTile = Tile<width, 64, parts>;
   using KTile = Tile<width, keys, parts>;
@@ -28,10 +27,10 @@ struct ForwardParams {
   Heads y;
   float* log_sums;
   WorkQueue queue;
-  int tiles;      ///< of queries, of the longest sequence
-  Maxima maxima;  ///< of f32
+  int tiles;      ///< tiles of queries of the longest sequence
+  Maxima maxima;  ///< for f32
 
-  /// The last tiles go first where queries see those before them: they are the longest.
+  /// Causal: the last tiles go first, because they are the longest.
   __device__ WorkItem item(int number) const {
     WorkItem item(number, tiles, args.all_heads(), args.heads_at_once);
     if (args.causal) item.tile = tiles - 1 - item.tile;
@@ -48,7 +47,7 @@ struct ForwardBarriers {
   int item;
 };
 
-/// Tiles of keys that some queries see: `count` of them, the last one first.
+/// Tiles of keys that a range of queries sees: `count` tiles, the last one first.
 struct KeyTiles {
   int last, count;
 
@@ -63,7 +62,7 @@ struct KeyTiles {
   }
 };
 
-/// The producer: one thread.
+/// Producer: one thread.
 template <class C>
 __device__ __forceinline__ void produce(const ForwardParams& p, unsigned memory, ForwardBarriers<C::stages>& barriers) {
   using QTile = typename C::QTile;

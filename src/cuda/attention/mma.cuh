@@ -9,18 +9,18 @@
 #include "cuda/runtime/launch.h"
 #include "tensor/ceil_div.h"
 
-// Flash attention by mma.sync and cp.async, shared by both passes: which kernel serves a call, the bias, copies of tiles to shared memory
-// and of rows from registers.
+// Flash attention by mma.sync and cp.async, common to both passes: the choice of a kernel for a call, the bias, copies of tiles to shared
+// memory and of rows from registers.
 //
-// Note [Flavours of flash kernels]: each feature costs registers and instructions, also in calls without it. So there are
-// three of each: of causal masks alone; of all masks and padding; of dropout and bias, too. Where calls are rare, the last serves them all.
+// Note [Flavours of flash kernels]: each feature costs registers and instructions, also in calls without it. So each kernel has three
+// flavours: causal masks only; all masks and padding; also dropout and bias. Where calls are rare, the last flavour serves all of them.
 namespace tern::gpu::ampere {
 
 using namespace flash;
 
 enum class Flavour { plain, masked, whole };
 
-/// The bias of scores: (B, H, T, S) with any strides.
+/// Bias of scores: (B, H, T, S) with any strides.
 struct Bias {
   const void* data = nullptr;
   std::int64_t batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
@@ -29,14 +29,13 @@ struct Bias {
   explicit Bias(const View& view) : data(view.data) {
     if (data) batch_stride = view.strides[0], head_stride = view.strides[1], query_stride = view.strides[2], key_stride = view.strides[3];
   }
-  /// The address of the bias of a query and a key. `head` counts the heads of all sequences.
+  /// Address of the bias of a query and a key. `head` counts the heads of all sequences.
   template <class T>
   __device__ __forceinline__ const T* place_of(const Args& args, int head, int query, int key) const {
     return static_cast<const T*>(data) + head / args.heads * batch_stride + head % args.heads * head_stride + query * query_stride +
            key * key_stride;
   }
-  /// The bias times log2(e), as scores to base 2 take it: of a query and a key, or of those `queries` and `keys` behind the ones at
-  /// `place`.
+  /// The bias times log2(e), for scores in base 2: of a query and a key, or of those `queries` and `keys` after the ones at `place`.
   template <class T>
   __device__ __forceinline__ float at(const Args& args, int head, int query, int key) const {
     return convert<float>(*place_of<T>(args, head, query, key)) * log2_e;
@@ -53,14 +52,14 @@ __device__ __forceinline__ Sequence sequence_of(const Args& args, int index) {
   else return Sequence(args, index);
 }
 
-/// Begins to copy `rows` rows of a head, from row `first` on, to a SharedTile; zeros where there are none. `from` is the head's first row
-/// of `count`, `stride` lies between them. By `threads` threads, of which this one is number `thread`.
+/// Starts to copy `rows` rows of a head, from row `first` on, to a SharedTile, with zeros after the last row. `from` is the head's first
+/// row of `count`, `stride` apart. By `threads` threads, of which this one is number `thread`.
 template <class T, int width, int rows, int threads>
 __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64_t stride, int first, int count, int head_dim,
                                           bool is_aligned, int thread = threadIdx.x) {
   using Tile = SharedTile<width>;
   constexpr int pieces = rows * Tile::chunks;
-  // If the threads take whole rows, eight at a time, a thread's chunk and the chunk's place in a row are the same in all steps.
+  // If the threads cover whole rows, eight at a time, a thread's chunk and its position in the row are the same in all steps.
   constexpr bool is_regular = threads % (8 * Tile::chunks) == 0 && pieces % threads == 0;
   const auto copy = [&](unsigned target, const T* source, bool is_there) {
     if (is_aligned) {
@@ -92,7 +91,7 @@ __device__ __forceinline__ void load_tile(unsigned to, const T* from, std::int64
   }
 }
 
-/// Writes factor times row r of a tile, as FragmentTile::store_row does; one element at a time where `in_pairs` says that two may not be.
+/// Writes factor times row r of a tile, as FragmentTile::store_row does; element by element unless `in_pairs`.
 template <class T, class Fragments>
 __device__ __forceinline__ void store_row(const Fragments& tile, int r, float factor, T* to, int first, int size, bool in_pairs) {
   if (in_pairs) return tile.template store_row<T>(r, factor, to, first, size);
@@ -101,13 +100,13 @@ __device__ __forceinline__ void store_row(const Fragments& tile, int r, float fa
     if (const int column = first + Fragments::column_of(c); column < size) to[column] = convert<T>(tile.at(r, c) * factor);
 }
 
-// The host's half.
+// Host functions.
 
 inline bool rows_are_aligned(std::initializer_list<const View*> heads, int bytes) {
   return std::ranges::all_of(heads, [&](const View* one) { return gpu::rows_are_aligned(*one, bytes); });
 }
 
-/// Calls f with the element type and the flavour of kernel that serves the call; `is_rare`: there is one for all calls.
+/// Calls f with the element type and the flavour of kernel for the call; `is_rare`: one flavour serves all calls.
 template <bool is_rare, class F>
 void dispatch(DType dtype, const Args& args, const kernels::Attention& attention, F&& f) {
   dispatch_halves(dtype, [&]<class T>() {

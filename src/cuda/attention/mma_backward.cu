@@ -1,9 +1,9 @@
 #include "cuda/attention/mma_backward_consumer.cuh"
 #include "cuda/runtime/allocator.h"
 
-// Flash attention by mma.sync, backward. A block has some keys of one head of keys and walks over the queries that see them in tiles, from
-// the last to the first, of each head of queries that shares them. With S, P and dP transposed, (keys, queries), and delta = the sum of
-// y dy over a query's head:
+// Flash attention by mma.sync, backward. A block has some keys of one key head and loops over the tiles of queries that see them, from the
+// last to the first, for each query head that shares the key head. With S, P and dP transposed, (keys, queries), and delta = sum(y dy) over
+// the columns of a query:
 //
 //     S = K Q^T,  P = 2^(S - log_sums),  dP = V dY^T,  dS = P (dP - delta)        dV += P dY,  dK += dS Q,  dQ += dS^T K
 //
@@ -14,24 +14,25 @@
 //     wait dS_ready (consumers among themselves)                     wait for the semaphore of dQ's tile
 //     dQ of this block = dS^T K of all warps                         arrive dq_turn
 //     wait dq_turn; add to dQ's sums in global memory
-//     arrive stage_empty                                             wait stage_empty; give the semaphore to the next block
+//     arrive stage_empty                                             wait stage_empty; pass the semaphore to the next block
 //
 //     shared memory    K, V (keys, d)  |  stage 0: Q, dY (queries, d), log_sums, delta, dS (keys, queries)  |  stage 1: the same
 //
-// The fragments of P and dS are those of left operands of the products that sum up dV and dK, in registers, over all queries. At d = 256
-// those sums are too many for a warp: two have the same keys then, both compute S and dP, and each has half of the columns of dV and dK.
-// dQ needs dS from all warps, through shared memory, and sums from all blocks of the head:
+// The fragments of P and dS are those of left operands of the products that accumulate dV and dK, in registers, over all queries. At d =
+// 256 those sums are too many for a warp: then two warps have the same keys, both compute S and dP, and each has half of the columns of dV
+// and dK. dQ needs dS from all warps, through shared memory, and sums over all blocks of the head:
 //
 // Note [dQ semaphore]
 // The sums of dQ pass from block to block, in global memory and in the order of the keys, so that they are the same in every run (see Note
-// [Ordered sums]): a block adds to a tile of queries when those before it have, and the last one that sees the tile writes the result.
-// Blocks of a head go over the queries from the last to the first, so that each follows the one before it; they do not wait for one another
-// but for the moment in which they start together.
+// [Ordered sums]): a block adds to a tile of queries after the blocks before it, and the last one that sees the tile writes the result. All
+// blocks of a head loop over the queries from the last to the first, so that each follows the one before it; they wait for one another only
+// at the start.
 //
 // Note [Producer warpgroup]
-// Four more warps bring the next tile of queries, wait for the semaphore and pass it on, so that the others wait for neither. They meet at
-// named barriers, which alternate from tile to tile where one side could be there twice before the other. On Hopper the producers give most
-// of their registers to the consumers. A block that has all keys and queries of its head needs none, and computes delta itself.
+// Four more warps load the next tile of queries, wait for the semaphore and pass it on, so that the consumers wait for neither. Both sides
+// meet at named barriers, which alternate from tile to tile where one side could otherwise be one tile ahead. On Hopper the producers give
+// most of their registers to the consumers. A block that has all keys and queries of its head needs no producers, and computes delta
+// itself.
 namespace tern::gpu {
 
 using namespace ampere;
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_backw
     if (walk.step > 0) named_barrier_sync(stage_full + walk.step % 2, C::threads);
     const int first_query = walk.tile * C::queries;
     const unsigned q_tile = block.q_tile(walk.step), dy_tile = block.dy_tile(walk.step);
-    // The next sub-tile's scores are begun before the sums of dK and dV, which need not wait for them.
+    // Issue the next sub-tile's scores before the sums of dK and dV, which do not depend on them.
     if (warp.is_visible(first_query)) warp.multiply(keys, values, q_tile, dy_tile, 0);
 #pragma unroll 1
     for (int sub = 0; sub < C::queries; sub += C::sub_queries) {
@@ -96,14 +97,14 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_backw
   warp.write_dk_dv();
 }
 
-/// delta (B, H, T) = the sum of y dy over each head, by `lanes` lanes a query; semaphores are set to zero, and so is dQ of queries that see
-/// no key.
+/// delta (B, H, T) = sum(y dy) over each head's columns, by `lanes` lanes per query; semaphores are set to zero, and so is dQ of queries
+/// that see no key.
 template <class T>
 __global__ void __launch_bounds__(256) mma_attention_delta(Heads y, Heads dy, Heads dq, float* delta, int* semaphores, std::int64_t tiles,
                                                            int lanes, bool is_aligned, __grid_constant__ const Args args) {
   const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
   if (thread < tiles) semaphores[thread] = 0;
-  const std::int64_t token = row / args.heads;  // rows in the order of memory
+  const std::int64_t token = row / args.heads;  // rows in memory order
   const int head = static_cast<int>(row % args.heads), query = static_cast<int>(token % args.queries),
             lane = static_cast<int>(thread % lanes);
   const std::int64_t index = token / args.queries;
@@ -192,7 +193,7 @@ void mma_attention_grad(const View& q, const View& k, const View& v, const View&
     using Small64 = BackwardConfig<64, 8, 1, 64, 32, 128, 1>;
     using Small128 = BackwardConfig<128, 4, 1, 32, 32, 128, 1>;
     using Small256 = BackwardConfig<256, 2, 2, 16, 16, 128, 1>;
-    constexpr int room = 99 << 10;  // of compute capabilities 8.6 and 8.9
+    constexpr int room = 99 << 10;  // shared memory of compute capabilities 8.6 and 8.9
     static_assert(Small64::bytes(2) <= room && Small128::bytes(2) <= room && Small256::bytes(2) <= room);
     if (args.head_dim <= 64) with.template operator()<Small64, true>();
     else if (args.head_dim <= 128) with.template operator()<Small128, true>();

@@ -5,7 +5,7 @@
 // Flash attention by mma.sync, backward: the consumer warps. mma_backward.cu has the picture.
 namespace tern::gpu::ampere {
 
-/// Whether any of some queries sees any of some keys.
+/// True if any of the queries sees any of the keys.
 template <bool is_general>
 __device__ __forceinline__ bool is_any_visible(const Sequence& sequence, int query0, int queries, int key0, int keys) {
   return query0 < sequence.queries && key0 < sequence.key_end(query0 + queries - 1) &&
@@ -31,7 +31,7 @@ struct ScoreGradients {
   __device__ __forceinline__ ScoreGradients(const BackwardInputs& in_, const Sequence& sequence_)
       : in(in_), args(in_.args), sequence(sequence_), dropout_position(drops ? args.dropout.position() : 0) {}
 
-  /// Goes on to the keys from `key` on of sequence number `index`; the caller has set `sequence` to it.
+  /// Moves to the keys from `key` on of sequence `index`; the caller has set `sequence` to it.
   __device__ __forceinline__ void move_to(int index, int key) {
     key0 = key;
     if constexpr (is_general)
@@ -39,11 +39,11 @@ struct ScoreGradients {
       for (int r = 0; r < Scores::lane_rows; ++r) padding[r] = padding_log2(args, sequence, index, key0 + Scores::row_of(r));
   }
 
-  /// Whether any of a sub-tile's queries sees any of the warp's keys.
+  /// True if any of a sub-tile's queries sees any of the warp's keys.
   __device__ __forceinline__ bool is_visible(int query0) const {
     return is_any_visible<is_general>(sequence, query0, sub_queries, key0, 16);
   }
-  /// Whether the mask hides some of the warp's keys from some of the sub-tile's queries.
+  /// True if the mask hides some of the warp's keys from some of the sub-tile's queries.
   __device__ __forceinline__ bool is_cut(int query0) const {
     return key0 + 16 > sequence.key_end(query0) ||
            (is_general && (key0 < sequence.key_begin(query0 + sub_queries - 1) || query0 + sub_queries > sequence.queries));
@@ -56,12 +56,12 @@ struct ScoreGradients {
     mma<T, width>(Product(s, keys, OperandBt<width>(q_tile, sub)), Product(dp, values, OperandBt<width>(dy_tile, sub)));
   }
 
-  /// From S and dP of a head's queries from query0 on, P with dropout and dS in their places, and as operands. `rows` has the queries'
-  /// log_sums, and delta after those of a tile.
+  /// Replaces S and dP of a head's queries from query0 on by P with dropout and dS, also as operands. `rows` points to the queries'
+  /// log_sums, followed by those of delta for a tile.
   __device__ __forceinline__ void differentiate(int head, int query0, const float* rows) {
     const bool has_cut = is_cut(query0);
     const int group = MmaLanes::group(), member = MmaLanes::member(), lane_query = query0 + member * 2;
-    int begin[2], end[2];  // of the queries that see the lane's keys, from its first one on
+    int begin[2], end[2];  // ranges of queries that see the lane's keys, relative to its first query
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       begin[r] = sequence.query_begin(key0 + group + r * 8) - lane_query;
@@ -72,7 +72,7 @@ struct ScoreGradients {
       if (in.bias.data) biases = in.bias.template place_of<T>(args, head, lane_query, key0 + group);
 #pragma unroll
     for (int n = 0; n < sub_queries / 16; ++n) {
-      unsigned kept[2] = {~0u, ~0u};  // of queries 2 member and 2 member + 1: the lower half's bits are keys, the upper half's 8 queries on
+      unsigned kept[2] = {~0u, ~0u};  // of queries 2 member and 2 member + 1; bits are keys, the upper half is 8 queries further
       if constexpr (drops) {
         if (args.dropout.drops) {
           const std::int64_t first = (std::int64_t(head) * args.queries + query0 + n * 16) * args.keys + key0;
@@ -121,7 +121,7 @@ struct ScoreGradients {
   }
 };
 
-/// A consumer warp: 16 keys, whose gradients it sums up in registers, against one sub-tile of queries at a time.
+/// Consumer warp: 16 keys, whose gradients it accumulates in registers, with one sub-tile of queries at a time.
 template <class T, class C, Flavour flavour>
 struct Consumer : ScoreGradients<T, C, flavour> {
   using Base = ScoreGradients<T, C, flavour>;
@@ -131,7 +131,7 @@ struct Consumer : ScoreGradients<T, C, flavour> {
   using Keys = std::conditional_t<C::caches_fragments, RegisterOperand<16, width>, OperandA<width>>;
 
   const Block<T, C, flavour>& block;
-  int row, column_group;  ///< row: of the block's keys
+  int row, column_group;  ///< row: first of the warp's keys in the block
   FragmentTile<16, columns> dk_sums = {}, dv_sums = {};
 
   __device__ __forceinline__ explicit Consumer(const Block<T, C, flavour>& block_) : Base(block_.p, block_.sequence), block(block_) {
@@ -140,10 +140,10 @@ struct Consumer : ScoreGradients<T, C, flavour> {
     this->move_to(block.index, block.first_key + row);
   }
 
-  /// The first column of dK and dV that the warp has.
+  /// First column of dK and dV that the warp accumulates.
   __device__ __forceinline__ int column() const { return C::column_groups == 1 ? 0 : column_group * columns; }
 
-  /// The warp's rows of K or V: in registers where they have room.
+  /// The warp's rows of K or V: in registers if they fit.
   static __device__ __forceinline__ Keys operand(const OperandA<width>& rows) {
     if constexpr (C::caches_fragments) {
       Keys cached;
@@ -154,14 +154,14 @@ struct Consumer : ScoreGradients<T, C, flavour> {
     }
   }
 
-  /// dQ of a tile: this block's product, added to the sum of the blocks before.
+  /// dQ of a tile: this block's product, added to the sum of the previous blocks.
   __device__ __forceinline__ void add_dq(const Walk& walk) const {
     const BackwardParams& p = block.p;
     const Sequence& sequence = block.sequence;
     const int warp = threadIdx.x / 32, turn = block.turn(walk.tile);
     const bool is_last = block.is_last(walk.tile);
     const int first_query = walk.tile * C::queries, first_row = warp % C::row_tiles * 16, column = warp / C::row_tiles * C::columns;
-    // Keys that this warp's queries see.
+    // Number of keys that this warp's queries see.
     const int seen = sequence.key_end(first_query + first_row + 15);
     const int depth_tiles = max(min(C::key_warps, ceil_div(seen - block.first_key, 16)), 0);
     float4* const sums = reinterpret_cast<float4*>(p.dq_sums) + block.place(walk) * (C::queries * width / 4) + threadIdx.x;

@@ -10,33 +10,33 @@ namespace tern::gpu::ampere {
 
 template <int width_, int key_warps_, int column_groups_, int queries_, int sub_queries_, int producers_, int min_blocks_>
 struct BackwardConfig {
-  static constexpr int width = width_;                  ///< of a head, filled up
-  static constexpr int key_warps = key_warps_;          ///< consumers with different keys
-  static constexpr int column_groups = column_groups_;  ///< consumers with the same keys, which share the columns of dK and dV
-  static constexpr int queries = queries_;              ///< of a tile
-  static constexpr int sub_queries = sub_queries_;      ///< of a sub-tile: the scores that a warp has at a time
-  static constexpr int producers = producers_;          ///< threads, or 0
-  static constexpr int min_blocks = min_blocks_;        ///< that a multiprocessor has registers for
+  static constexpr int width = width_;                  ///< size of a head, padded
+  static constexpr int key_warps = key_warps_;          ///< consumer warps with different keys
+  static constexpr int column_groups = column_groups_;  ///< consumer warps with the same keys, which share the columns of dK and dV
+  static constexpr int queries = queries_;              ///< queries of a tile
+  static constexpr int sub_queries = sub_queries_;      ///< queries of a sub-tile: the scores that a warp has at a time
+  static constexpr int producers = producers_;          ///< producer threads, or 0
+  static constexpr int min_blocks = min_blocks_;        ///< blocks that a multiprocessor has registers for
   static constexpr int warps = key_warps * column_groups, keys = key_warps * 16, consumers = warps * 32, threads = consumers + producers;
-  static constexpr bool has_whole_head = producers == 0;  ///< is_alone, always
-  static constexpr bool caches_fragments = width <= 64;   ///< of keys and values, in registers
+  static constexpr bool has_whole_head = producers == 0;  ///< is_alone is always true
+  static constexpr bool caches_fragments = width <= 64;   ///< fragments of keys and values stay in registers
   static constexpr int key_bytes = SharedTile<width>::bytes(keys), query_bytes = SharedTile<width>::bytes(queries),
                        score_bytes = SharedTile<queries>::bytes(keys);
   static constexpr int row_bytes = queries * 2 * static_cast<int>(sizeof(float));  ///< log_sums and delta
   static constexpr int stage_bytes = 2 * query_bytes + row_bytes + score_bytes;
   static constexpr int bytes(int stages) { return 2 * key_bytes + stages * stage_bytes; }
 
-  // Registers are allocated by eights; consumers get those that producers give up.
+  // Registers are allocated in units of eight; consumers get those that producers give up.
   static constexpr int producer_registers = 40, share = 65536 / (threads * min_blocks) / 8 * 8;
   static constexpr int consumer_registers = std::min((share * threads - producer_registers * producers) / consumers / 8 * 8, 240);
 
-  // dQ (queries, width): how the warps share it, in pieces that fit in registers.
+  // dQ (queries, width): its division among warps, in pieces that fit in registers.
   static constexpr int row_tiles = queries / 16, column_warps = warps / row_tiles, columns = width / column_warps;
   static constexpr int piece = columns <= 64 ? columns : columns / 2, pieces = columns / piece;
   static_assert(warps % row_tiles == 0 && width % (column_warps * 16) == 0 && piece % 16 == 0 && queries % sub_queries == 0);
 };
 
-/// The inputs of all kernels of the pass.
+/// Inputs of all kernels of the pass.
 struct BackwardInputs {
   Args args;
   Heads q, k, v, y, dy;
@@ -51,13 +51,13 @@ void sum_bias_gradient(const BackwardInputs& inputs, const View& dbias);
 struct BackwardParams : BackwardInputs {
   Heads dq, dk, dv;
   float* dq_sums;     ///< passed from block to block: (heads, places of tiles, pieces, piece / 8, consumers, 4)
-  int* semaphores;    ///< how many blocks have added to a tile, (heads, places of tiles)
-  int places;         ///< of tiles of queries, for a head: Note [Rows of packed sequences]
+  int* semaphores;    ///< number of blocks that have added to a tile, (heads, places of tiles)
+  int places;         ///< tiles of queries for each head: Note [Rows of packed sequences]
   bool is_alone;      ///< each block has all keys and queries of its head, in one tile
   bool writes_pairs;  ///< gradients can be written 4 bytes at a time
 };
 
-/// The first row of a head of queries, one among those of all sequences; of a head of keys.
+/// First row of a query head, counted over all sequences; of a key head.
 template <class U>
 __device__ __forceinline__ U* queries_of(const Heads& heads, const Args& args, const Sequence& sequence, int index, int head) {
   return heads.template at<U>(sequence.batch, sequence.first_query, head - index * args.heads);
@@ -67,7 +67,7 @@ __device__ __forceinline__ U* keys_of(const Heads& heads, const Sequence& sequen
   return heads.template at<U>(sequence.batch, sequence.first_key, kv_head);
 }
 
-/// Begins to copy a tile of keys, K and V one behind the other, by `threads` threads.
+/// Starts to copy a tile of keys, K followed by V, by `threads` threads.
 template <class T, class C, int threads>
 __device__ __forceinline__ void load_keys(unsigned to, const BackwardInputs& in, const Sequence& sequence, int kv_head, int first) {
   const T *const k = keys_of<const T>(in.k, sequence, kv_head), *const v = keys_of<const T>(in.v, sequence, kv_head);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_keys(unsigned to, const BackwardInputs& in,
   load_tile<T, C::width, C::keys, threads>(to, k, in.k.row_stride, first, count, head_dim, in.is_aligned);
   load_tile<T, C::width, C::keys, threads>(to + C::key_bytes, v, in.v.row_stride, first, count, head_dim, in.is_aligned);
 }
-/// Likewise a tile of queries of sequence `index`: Q, dY, log_sums and, if wanted, delta. By threads numbered from `thread` on.
+/// The same for a tile of queries of sequence `index`: Q, dY, log_sums and, if wanted, delta. By threads numbered from `thread` on.
 template <class T, class C, int threads>
 __device__ __forceinline__ void load_queries(unsigned to, const BackwardInputs& in, const Sequence& sequence, int index, int head,
                                              int first, bool with_delta, int thread = threadIdx.x) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_queries(unsigned to, const BackwardInputs& 
   load_tile<T, C::width, C::queries, threads>(to, q, in.q.row_stride, first, count, args.head_dim, in.is_aligned, thread);
   load_tile<T, C::width, C::queries, threads>(to + C::query_bytes, dy, in.dy.row_stride, first, count, args.head_dim, in.is_aligned,
                                               thread);
-  // Zeros beyond the last query: q and dy are zero there, too, and so are their products.
+  // Zeros after the last query: q and dy are zero there, too, and so are their products.
   const std::int64_t from = first_row(args, sequence, index, head);
   for (int i = thread; i < 2 * C::queries; i += threads) {
     const int row = first + i % C::queries;
@@ -97,10 +97,10 @@ __device__ __forceinline__ void load_queries(unsigned to, const BackwardInputs& 
   }
 }
 
-/// Named barriers of a block, by number. Of the last two there is one for even and one for odd steps.
+/// Named barriers of a block, by number. The last two have one for even and one for odd steps.
 enum Barrier { ds_ready = 1, dq_turn = 2, stage_full = 3, stage_empty = 5 };
 
-/// The part of lane `lane` of `lanes` in the sum of the products of two rows of a head.
+/// Contribution of lane `lane` of `lanes` to the dot product of two rows of a head.
 template <class T>
 __device__ __forceinline__ float dot_row(const T* a, const T* b, int size, int lane, int lanes, bool is_aligned) {
   float sum = 0;
@@ -119,9 +119,9 @@ __device__ __forceinline__ float dot_row(const T* a, const T* b, int size, int l
   return sum;
 }
 
-/// A place in the walk of a block over the tiles that see its keys: those of each head from the last to the first.
+/// Position in a block's loop over the tiles that see its keys: those of each head from the last to the first.
 struct Walk {
-  int head, tile, step = 0, steps;  ///< head: one among those of all sequences
+  int head, tile, step = 0, steps;  ///< head: counted over all sequences
 
   template <class Block>
   __device__ __forceinline__ explicit Walk(const Block& block)
@@ -135,14 +135,14 @@ struct Walk {
   }
 };
 
-/// A block's part of the work, and its shared memory, for producers and consumers.
+/// A block's work item and its shared memory, for producers and consumers.
 template <class T, class C, Flavour flavour>
 struct Block {
   static constexpr int width = C::width;
   using Range = TileRange<C::keys, C::queries>;
   const BackwardParams& p;
   const Args& args;
-  // The keys that most queries see go first.
+  // Blocks of keys that most queries see go first.
   int key_block, index, kv_head, first_key, first_head;
   Sequence sequence;
   Range range;
@@ -159,7 +159,7 @@ struct Block {
     k_tile = shared_address(shared), v_tile = k_tile + C::key_bytes, stages = v_tile + C::key_bytes;
   }
 
-  /// The place of the sums and of the semaphore of a tile.
+  /// Index of the sums and of the semaphore of a tile.
   __device__ __forceinline__ std::int64_t place(const Walk& walk) const {
     if constexpr (flavour == Flavour::plain) return std::int64_t(walk.head) * p.places + walk.tile;
     else return first_tile<C::queries>(args, sequence, index, walk.head, p.places) + walk.tile;
@@ -178,20 +178,20 @@ struct Block {
   __device__ __forceinline__ U* keys_of(const Heads& heads) const {
     return ampere::keys_of<U>(heads, sequence, kv_head);
   }
-  /// How many blocks add to a tile's dQ before this one, and whether none does after it.
+  /// Number of blocks that add to a tile's dQ before this one, and whether this one is the last.
   __device__ __forceinline__ int turn(int tile) const { return C::has_whole_head ? 0 : key_block - Range::first_block(sequence, tile); }
   __device__ __forceinline__ bool is_last(int tile) const { return C::has_whole_head || key_block >= Range::last_block(sequence, tile); }
 
-  /// Begins to copy the block's K and V, by the consumers.
+  /// Starts to copy the block's K and V, by the consumers.
   __device__ __forceinline__ void load_keys() const { ampere::load_keys<T, C, C::consumers>(k_tile, p, sequence, kv_head, first_key); }
-  /// Begins to copy a tile of queries to its stage, as one group of cp.async, by `threads` threads of which this is number `thread`.
+  /// Starts to copy a tile of queries to its stage, as one group of cp.async, by `threads` threads of which this is number `thread`.
   template <int threads>
   __device__ __forceinline__ void load_stage(const Walk& walk, int thread) const {
     load_queries<T, C, threads>(q_tile(walk.step), p, sequence, index, walk.head, walk.tile * C::queries, !is_alone(), thread);
     cp_async_commit();
   }
 
-  /// Computes delta, of a block whose head has one tile, to that tile's stage.
+  /// Computes delta, in a block whose head has one tile, and writes it to that tile's stage.
   __device__ __forceinline__ void compute_delta() const {
     constexpr int lanes = width / 8 <= 4 ? 4 : width / 8 <= 8 ? 8 : 16;
     const T *const y = queries_of<const T>(p.y, first_head), *const dy = queries_of<const T>(p.dy, first_head);
@@ -205,7 +205,7 @@ struct Block {
     }
   }
 
-  /// All that a thread of the producer warpgroup does.
+  /// Main loop of a thread of the producer warpgroup.
   __device__ __forceinline__ void produce() const {
     const int producer = threadIdx.x - C::consumers;
     const bool is_first_warp = producer < 32;

@@ -2,52 +2,51 @@
 #include "cuda/runtime/allocator.h"
 #include "ops/kernels/deferred_sums.h"
 
-// The gradient of a bias of scores by mma.sync: dS of all batch rows, heads, queries and keys, as mma_backward.cu has it, summed over
-// those that the bias is broadcast along. A block has a unit, which is a tile of (B, H, T, S) with the first place of what is summed over,
-// and walks over the unit's terms, the tiles at all the other places. It computes S and dP of each again and sums up dS in registers.
+// Gradient of a bias of scores by mma.sync: dS of all batch rows, heads, queries and keys, as in mma_backward.cu, summed over the
+// dimensions along which the bias is broadcast. A block has a unit, a tile of (B, H, T, S) at the first index of the summed dimensions, and
+// loops over the unit's terms, the tiles at all other indices. It recomputes S and dP of each and accumulates dS in registers.
 //
-//     shared memory    stage 0: K, V (keys, d), Q, dY (queries, d), log_sums, delta, place  |  stage 1, if there is one: the next term's
+//     shared memory    stage 0: K, V (keys, d), Q, dY (queries, d), log_sums, delta, place  |  stage 1, if any: those of the next term
 //                      at the end: the sums (queries, keys)
 //     each warp        16 keys:  S = K Q^T,  dP = V dY^T,  sums += dS  of each query sub-tile
 //     at the end       sums over the tile's keys, over its queries, or neither  ->  dbias, written once
-//
-// Several blocks share the terms of a unit where units are few, and leave their sums in memory; these are added in the order of the blocks.
-// The sums are the same in every run then, too (see Note [Ordered sums]).
+// If there are few units, several blocks share the terms of a unit and leave partial sums in memory, which are added in the order of the
+// blocks. So the sums are the same in every run (see Note [Ordered sums]).
 namespace tern::gpu::ampere {
 
 namespace {
 
-/// A tile of scores: the number of its sequence, its head among those of one, its first query and key.
+/// Position of a tile of scores: its sequence, its head within the sequence, its first query and key.
 struct alignas(16) ScorePlace {
   int index, head, query, key;
 };
 
 template <int width_, int key_warps_, int queries_, int sub_queries_, int stages_, int min_blocks_>
 struct BiasGradConfig {
-  static constexpr int width = width_;              ///< of a head, filled up
-  static constexpr int queries = queries_;          ///< of a tile
-  static constexpr int sub_queries = sub_queries_;  ///< of a sub-tile: the scores that a warp has at a time
-  static constexpr int stages = stages_;            ///< 2: the next term is loaded meanwhile; 1: other blocks hide the latency
-  static constexpr int min_blocks = min_blocks_;    ///< that a multiprocessor has registers for
+  static constexpr int width = width_;              ///< size of a head, padded
+  static constexpr int queries = queries_;          ///< queries of a tile
+  static constexpr int sub_queries = sub_queries_;  ///< queries of a sub-tile: the scores that a warp has at a time
+  static constexpr int stages = stages_;            ///< 2: the next term is prefetched; 1: other blocks hide the latency
+  static constexpr int min_blocks = min_blocks_;    ///< blocks that a multiprocessor has registers for
   static constexpr int warps = key_warps_, keys = warps * 16, threads = warps * 32;
   static constexpr int key_bytes = SharedTile<width>::bytes(keys), query_bytes = SharedTile<width>::bytes(queries);
   static constexpr int row_bytes = queries * 2 * static_cast<int>(sizeof(float));  ///< log_sums and delta
   static constexpr int stage_bytes = 2 * (key_bytes + query_bytes) + row_bytes + static_cast<int>(sizeof(ScorePlace));
-  static constexpr int pitch = keys + 4;  ///< of the sums: a warp's stores of fragments go to different banks
+  static constexpr int pitch = keys + 4;  ///< row pitch of the sums, so that a warp's stores go to different banks
   static constexpr int bytes = std::max(stages * stage_bytes, queries * pitch * static_cast<int>(sizeof(float)));
   static_assert(bytes <= 99 << 10, "compute capabilities 8.6 and 8.9 have no more shared memory");
 };
 
 struct BiasGradParams : BackwardInputs {
-  void* dbias = nullptr;                 ///< contiguous; none where there are parts
+  void* dbias = nullptr;                 ///< contiguous; null if there are parts
   float* parts = nullptr;                ///< (splits, elements)
-  std::int64_t elements = 0;             ///< of dbias
-  int counts[4] = {};                    ///< of sequences, heads, tiles of queries, tiles of keys
+  std::int64_t elements = 0;             ///< elements of dbias
+  int counts[4] = {};                    ///< numbers of sequences, heads, tiles of queries, tiles of keys
   bool is_summed[4] = {};                ///< the bias is broadcast along them
-  int units = 0, terms = 0, splits = 1;  ///< splits: blocks that share a unit's terms
+  int units = 0, terms = 0, splits = 1;  ///< splits: number of blocks that share a unit's terms
 };
 
-/// The tile of scores that is a term of a unit.
+/// Tile of scores that is a term of a unit.
 template <class C>
 __device__ __forceinline__ ScorePlace place_of(const BiasGradParams& p, int unit, int term) {
   int at[4];
@@ -60,7 +59,7 @@ __device__ __forceinline__ ScorePlace place_of(const BiasGradParams& p, int unit
   return {at[0], at[1], at[2] * C::queries, at[3] * C::keys};
 }
 
-/// Adds up a block's sums (queries, keys) over the keys, to the first column, or over the queries, to the first row, or over both.
+/// Reduces a block's sums (queries, keys) over the keys, to the first column, or over the queries, to the first row, or over both.
 template <class C>
 __device__ __forceinline__ void fold_tile(float* tile, bool over_queries, bool over_keys) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -93,12 +92,12 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_bias_
   constexpr int width = C::width, sub_tiles = C::queries / C::sub_queries;
   const Args& args = p.args;
   const int unit = blockIdx.x % p.units, split = blockIdx.x / p.units;
-  const int warp_row = threadIdx.x / 32 * 16;  // the warp's first of the tile's keys
+  const int warp_row = threadIdx.x / 32 * 16;  // first of the warp's keys in the tile
   const unsigned stages = shared_address(shared);
 
   const auto bytes_of = [&](unsigned address) { return reinterpret_cast<unsigned char*>(shared) + (address - stages); };
 
-  // Finds the block's next term, from `term` on, that the mask does not hide as a whole, and begins to copy its operands.
+  // Finds the block's next term, from `term` on, that is not completely masked, and starts to copy its operands.
   const auto load_stage = [&](unsigned to, int term) {
     for (; term < p.terms; term += p.splits) {
       const ScorePlace place = place_of<C>(p, unit, term);
@@ -170,8 +169,8 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_bias_
     }
 }
 
-/// Blocks that a sum is cut into where it has fewer units: about four for each of an H200's 132 multiprocessors. Other devices take the
-/// same number, so that sums are the same on all. Parts take the memory of at most as many tiles.
+/// Number of blocks that share a sum if there are fewer units: about four for each of an H200's 132 multiprocessors. The same on all
+/// devices, so that the sums are the same. Partial sums take the memory of at most as many tiles.
 constexpr std::int64_t wanted_blocks = 512;
 
 template <class T, class C>

@@ -1,8 +1,9 @@
 #include "cuda/attention/mma.cuh"
 
-// Flash attention by mma.sync, forward: Dao, "FlashAttention-2", 2023. A block has some rows of queries of one head and walks over the keys
-// that they see in tiles, with the maximum and the sum of an online softmax; a warp has 16 or 32 of the rows.
-// Of global memory only q, k and v are read and the result written, and the logarithm of the sum of each row's exponentials, from which the
+// Flash attention by mma.sync, forward: Dao, "FlashAttention-2", 2023. A block has some rows of queries of one head and loops over the
+// tiles of keys that they see, with the maximum and the sum of an online softmax; a warp has 16 or 32 of the rows. Only q, k and v are read
+// from global memory, and only the result and log_sums are written; from log_sums, log2 of the sum of each row's exponentials, the backward
+// pass recomputes the probabilities.
 // backward pass has the probabilities again.
 //
 //     shared memory    Q (rows, d)  |  stage 0: K, V (keys, d)  |  stage 1: K, V of the next tile
@@ -11,7 +12,7 @@
 //
 //     S = Q K^T  ->  padding, bias, mask  ->  S = 2^(S - max)  ->  dropout  ->  y = y 2^(old max - max) + S V
 //
-// The fragments of S are, rounded, those of the left operand of the product with V, so scores never leave the registers.
+// The rounded fragments of S are those of the left operand of the product with V, so scores never leave the registers.
 namespace tern::gpu {
 
 using namespace ampere;
@@ -20,12 +21,12 @@ namespace {
 
 template <int width_, int warps_, int warp_rows_, int keys_, int min_blocks_>
 struct ForwardConfig {
-  static constexpr int width = width_;                  ///< of a head, filled up
-  static constexpr int warps = warps_;                  ///< of a block
+  static constexpr int width = width_;                  ///< size of a head, padded
+  static constexpr int warps = warps_;                  ///< warps of a block
   static constexpr int warp_rows = warp_rows_;          ///< queries of each warp
-  static constexpr int keys = keys_;                    ///< of a tile
-  static constexpr int min_blocks = min_blocks_;        ///< that a multiprocessor has registers for
-  static constexpr bool caches_queries = width <= 128;  ///< in registers
+  static constexpr int keys = keys_;                    ///< keys of a tile
+  static constexpr int min_blocks = min_blocks_;        ///< blocks that a multiprocessor has registers for
+  static constexpr bool caches_queries = width <= 128;  ///< queries stay in registers
   static constexpr int rows = warps * warp_rows, threads = warps * 32;
   static constexpr int query_bytes = SharedTile<width>::bytes(rows), tile_bytes = SharedTile<width>::bytes(keys),
                        stage_bytes = 2 * tile_bytes;
@@ -39,12 +40,12 @@ struct ForwardParams {
   Heads q, k, v, y;
   Bias bias;
   float* log_sums;    ///< (B, H, T)
-  bool adds_bias;     ///< scores are scaled, and padding and bias added, before the mask; also for a scale <= 0, without either
+  bool adds_bias;     ///< scores are scaled, and padding and bias added, before the mask; also set for a scale <= 0
   bool is_aligned;    ///< q, k and v can be read 16 bytes at a time
   bool writes_pairs;  ///< y can be written 4 bytes at a time
 };
 
-/// Scales scores, and adds padding and bias; row0 and key0 are the numbers of the first query and key.
+/// Scales scores, and adds padding and bias; row0 and key0 are the indices of the first query and key.
 template <class T, Flavour flavour, class Scores>
 __device__ __forceinline__ void add_to_scores(Scores& scores, const ForwardParams& p, const Sequence& sequence, int index, int row0,
                                               int key0) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void add_to_scores(Scores& scores, const ForwardParam
   }
 }
 
-/// The mask: scores of keys outside a query's range become -inf.
+/// Mask: scores of keys outside of a query's range become -inf.
 template <Flavour flavour, class Scores>
 __device__ __forceinline__ void mask(Scores& scores, const Sequence& sequence, int row0, int key0) {
   const int first = key0 + Scores::column_of(0);
@@ -77,7 +78,7 @@ __device__ __forceinline__ void mask(Scores& scores, const Sequence& sequence, i
   }
 }
 
-/// Dropout: sets dropped probabilities to 0. `first` is the number of the tile's first element among all probabilities.
+/// Dropout: sets dropped probabilities to 0. `first` is the index of the tile's first element among all probabilities.
 template <class Scores>
 __device__ __forceinline__ void drop(Scores& scores, const Args& args, std::uint64_t position, std::int64_t first, int keys_left) {
 #pragma unroll
@@ -102,9 +103,9 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
   constexpr bool is_general = flavour != Flavour::plain, drops = flavour == Flavour::whole;
   const Args& args = p.args;
   const int warp = threadIdx.x / 32;
-  // The rows that see most keys go first.
+  // Rows that see most keys go first.
   const int unit = blockIdx.x / args.all_heads(), row_blocks = gridDim.x / args.all_heads();
-  const int index = blockIdx.x % args.all_heads(), head = index % args.heads;  // index: of the head among those of all sequences
+  const int index = blockIdx.x % args.all_heads(), head = index % args.heads;  // index: head, counted over all sequences
   const Sequence sequence = sequence_of<flavour>(args, index / args.heads);
   const int first = (args.causal ? row_blocks - 1 - unit : unit) * C::rows, row0 = first + warp * C::warp_rows;
   if (is_general && first >= sequence.queries) return;
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
 
   const std::uint64_t position = drops ? args.dropout.position() : 0;
   const float factor = is_general && p.adds_bias ? 1 : args.scale_log2;
-  // Of the keys, those from seen_begin on before seen_end are seen by some row of the warp, and the whole_ ones by all.
+  // The keys seen_begin to seen_end - 1 are seen by some row of the warp, and those from whole_begin to whole_end - 1 by all.
   const int last = min(row0 + C::warp_rows, sequence.queries) - 1;
   const int seen_begin = sequence.key_begin(row0), seen_end = row0 < sequence.queries ? sequence.key_end(last) : 0;
   const int whole_begin = sequence.key_begin(last), whole_end = sequence.key_end(row0);
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
     if constexpr (C::caches_queries) return typename C::Queries{};
     else return typename C::Queries(q_tile, warp * C::warp_rows);
   }();
-  FragmentTile<C::warp_rows, width> sums = {};  // of y, before the division
+  FragmentTile<C::warp_rows, width> sums = {};  // sums of y, before the division
   float row_max[lane_rows], row_sum[lane_rows] = {};
 #pragma unroll
   for (int r = 0; r < lane_rows; ++r) row_max[r] = -INFINITY;
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
       const float shift = row_max[r] == -INFINITY ? 0 : row_max[r] * factor, rescale = exp2_approx(before * factor - shift);
       scores.exp2_row(r, factor, shift);
       row_sum[r] = row_sum[r] * rescale + scores.partial_row_sum(r);
-      if (__any_sync(whole_warp, rescale != 1)) sums.scale_row(r, rescale);  // after some tiles the maximum is rarely a new one
+      if (__any_sync(whole_warp, rescale != 1)) sums.scale_row(r, rescale);  // after the first tiles the maximum rarely changes
     }
     if constexpr (drops) {
       if (args.dropout.drops) drop(scores, args, position, (std::int64_t(index) * args.queries + row0) * args.keys + key0, seen_end - key0);
@@ -195,9 +196,9 @@ void launch_forward(const ForwardParams& params, Stream stream) {
          C::bytes(args.keys > C::keys ? 2 : 1), stream, params);
 }
 
-/// Blocks of 128 queries from which on a warp takes 32 rows: it then loads keys half as often, but there must be enough blocks to keep the
-/// device busy. Fitted on one H200, about three for each of its 132 multiprocessors. Of the rows of bench/ops.md, "Attention on one H200",
-/// (4, 12, 1024, 64) has 384 and stays below, (1, 16, 4096, 64) has 512. Other devices take the same number.
+/// Number of blocks of 128 queries from which on a warp takes 32 rows: it then loads keys half as often, but there must be enough blocks to
+/// keep the device busy. Fitted on one H200, about three for each of its 132 multiprocessors. Of the rows of bench/ops.md, "Attention on
+/// one H200", (4, 12, 1024, 64) has 384 and stays below, (1, 16, 4096, 64) has 512. Other devices use the same number.
 constexpr std::int64_t wide_warp_blocks = 400;
 
 }  // namespace

@@ -4,11 +4,11 @@
 #include "tensor/context.h"
 
 // Single-tile attention: float32 self attention of up to 64 tokens. A block takes one head of one sequence: its queries, keys and values,
-// (T, D) with T and D up to 64, fit in shared memory, and each warp has the scores of 16 queries in registers. Of global memory only the
-// projection is read and the result written; as separate products and a softmax, the scores alone are written and read eight times in a
-// training step. Keys that no query of a warp may see are left out.
+// (T, D) with T and D up to 64, fit in shared memory, and each warp has the scores of 16 queries in registers. Only the projection is read
+// from global memory, and only the result is written; with separate products and a softmax, the scores alone are written and read eight
+// times in a training step. Keys that no query of a warp may see are skipped.
 //
-//     forward                                                    shared memory (T: filled up to whole tiles)
+//     forward                                                    shared memory (T: padded to whole tiles)
 //       cp.async Q, K; V                                           Q, K, V (T, D + 4)
 //       S = Q K^T  ->  P = dropout(softmax(S)), in registers       bias (T), of padded keys
 //       wait for V; y = P V                                        P (T, T + 4), for strict float32
@@ -18,7 +18,7 @@
 //       dS = P (dP - sum(P dP)); dQ = dS K                         V (T, D + 4), in the end dS (T, T + 4)
 //       a warp has 16 keys now: dK = dS^T Q, dV = P^T dY           bias (T)
 //
-// Products are as exact as the context says, MatmulPrecision::tf32x3 as fp32: in TF32 by tensor cores, else by SIMT.
+// Products are as accurate as the context's matmul precision, where tf32x3 counts as fp32: in TF32 on tensor cores, else by SIMT.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -28,7 +28,7 @@ namespace {
 
 constexpr int max_length = max_tiles * tile_keys;
 
-/// The vectors of four elements of rows of D that a thread copies to shared memory, and their places there.
+/// The vectors of four elements of rows of D that a thread copies to shared memory, and their positions there.
 template <int D>
 struct CopyLayout {
   int row = threadIdx.x / (D / 4), step = blockDim.x / (D / 4), column = threadIdx.x % (D / 4) * 4, offset = row * (D + 4) + column;
@@ -46,7 +46,7 @@ struct RowSource {
   float* to;
 };
 
-/// Begins to copy the rows of several sources, and sets those below them to zero.
+/// Starts to copy the rows of several sources, and sets the rows after them to zero.
 template <int D, int count>
 __device__ __forceinline__ void load_rows(const RowSource (&sources)[count], const SingleTileArgs& args) {
   CopyLayout<D> at;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void round_rows(const RowSource (&sources)[count], co
       }
 }
 
-/// Each key's bias, added to its scores before they are scaled, to shared memory; null where there is none.
+/// Loads each key's bias, which is added to its scores before scaling, to shared memory; null if there is none.
 __device__ __forceinline__ const float* load_bias(const SingleTileArgs& args, int batch, float* to) {
   if (!args.padding) return nullptr;
   for (int key = threadIdx.x; key < args.padded; key += blockDim.x) {
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(max_threads<tiles>, min_blocks<D, tiles>)
   __syncthreads();
   store_scores(tile.scores, first, args.padded, limit, weights, args.score_pitch);
   __syncthreads();
-  // Now the warp has 16 keys, which only the queries from `begin` on may see.
+  // From here on the warp has 16 keys, which only the queries from `begin` on may see.
   const int begin = first < tile.prefix_len ? 0 : first;
   Rows<D, Lanes> results[2] = {};
   matmul_AtB<D, Lanes, 2>({gradients, weights}, args.score_pitch, {q, g}, first, begin, args.padded, results);
@@ -192,7 +192,7 @@ SingleTileArgs args_of(const View& qkv, const Attention& attention) {
 struct Forward {
   template <class Lanes, int D, int tiles>
   static constexpr auto kernel = single_tile_attention<Lanes, D, tiles>;
-  /// Elements of shared memory for each row, but for its bias.
+  /// Elements of shared memory for each row, without its bias.
   static int elements(const SingleTileArgs& args, int head_dim) { return 3 * (head_dim + 4) + args.score_pitch; }
 };
 struct Backward {

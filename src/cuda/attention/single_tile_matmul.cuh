@@ -5,21 +5,22 @@
 #include "cuda/device/fragment.cuh"
 #include "cuda/device/vec16.cuh"
 
-// Matrix products of single-tile attention: a warp multiplies float32 tiles that lie in shared memory and in its registers. In TF32 its
-// tensor cores do, by m16n8k8 (MmaLanes); in strict float32 its lanes multiply and add (SimtLanes). Both hand the lanes the same pieces of
-// the scores, a FragmentTile of 16 queries.
+// Matrix products of single-tile attention: a warp multiplies float32 tiles in shared memory and in its registers: in TF32 on tensor cores,
+// by m16n8k8 (MmaLanes), in strict float32 by SIMT multiply-adds (SimtLanes). Both distribute the scores over lanes as a FragmentTile of 16
+// queries.
 //
-// A tile in shared memory has rows of D elements, D + 4 apart, or rows of scores, 4 more than a multiple of 8 apart: the vectors that lanes
-// read at a time from neighbouring rows then lie in different banks.
+// A tile in shared memory has rows of D elements with pitch D + 4, or rows of scores with a pitch of 4 more than a multiple of 8: the
+// vectors that lanes read at a time from adjacent rows are then in different banks.
 namespace tern::gpu::single_tile {
 
-/// Queries that a warp has, and keys of one tile of accumulators.
+/// Queries of a warp, and keys of one tile of accumulators.
 inline constexpr int warp_rows = 16, tile_keys = 8;
-/// Largest numbers of tiles of a row that kernels are compiled for: with few, registers allow the blocks of a thousand heads at once.
+/// Largest numbers of tiles of a row that kernels are compiled for: with few, there are enough registers for the blocks of a thousand heads
+/// at once.
 inline constexpr int few_tiles = 5, max_tiles = 8;
 
-/// Lanes over a tile of scores where no tensor core says which lanes are a group: interleaved, so that of the vectors that several lanes
-/// read, those of neighbours or of the next but one are the same. In strict float32 up to 6% faster than MmaLanes on one H200.
+/// Layout of scores over lanes where no tensor core determines the groups: interleaved, so that adjacent lanes, or every second one, read
+/// the same vectors. In strict float32 up to 6% faster than MmaLanes on one H200.
 struct SimtLanes {
   static constexpr unsigned low_step = 2, high_step = 8;
   static __device__ __forceinline__ int group() { return (threadIdx.x & 1) | (threadIdx.x >> 1 & 2) | (threadIdx.x >> 2 & 4); }
@@ -31,7 +32,7 @@ inline constexpr bool on_tensor_cores = std::is_same_v<Lanes, MmaLanes>;
 template <class Lanes, int tiles>
 using Scores = FragmentTile<warp_rows, tiles * tile_keys, Lanes>;
 
-/// A lane's part of 16 rows of D elements by SIMT: values[j] are four neighbours of row j % 4 of the lane's, in columns 32 (j / 4).
+/// A lane's part of 16 rows of D elements by SIMT: values[j] are four adjacent elements of row j % 4 of the lane's, in columns 32 (j / 4).
 template <int D>
 struct SimtRows {
   float values[D / 8][4];
@@ -39,7 +40,7 @@ struct SimtRows {
 template <int D, class Lanes>
 using Rows = std::conditional_t<on_tensor_cores<Lanes>, FragmentTile<warp_rows, D>, SimtRows<D>>;
 
-/// Steps of a product that are unrolled, where registers allow it.
+/// Unrolled steps of a product, if registers allow it.
 template <int tiles>
 constexpr int unrolled_steps = tiles == few_tiles ? 1 : 2;
 
@@ -57,8 +58,8 @@ __device__ __forceinline__ void add_scaled(float (&sum)[4], float factor, float4
   sum[3] += factor * x.w;
 }
 
-/// Four tiles of (8, 4) floats from shared memory, of which a lane gets element [lane / 4][lane % 4]. Lane l says where row l % 8 of tile
-/// l / 8 begins, at a multiple of 16 bytes: to ldmatrix, a float is two elements of 16 bits.
+/// Loads four tiles of (8, 4) floats from shared memory; a lane gets element [lane / 4][lane % 4] of each. Lane l supplies the address of
+/// row l % 8 of tile l / 8, a multiple of 16 bytes: for ldmatrix, a float is two elements of 16 bits.
 __device__ __forceinline__ void ldmatrix_floats(float (&to)[4], const float* row) {
   unsigned bits[4];
   ldmatrix(bits, shared_address(row));
@@ -66,8 +67,8 @@ __device__ __forceinline__ void ldmatrix_floats(float (&to)[4], const float* row
   for (int k = 0; k < 4; ++k) to[k] = __uint_as_float(bits[k]);
 }
 
-/// scores = a b^T for the 16 rows of a from `first` and the first 8 `limit` of b, which have `padded` rows each. Scores of rows that a does
-/// not have mean nothing. `limit` is even, or `tiles`.
+/// scores = a b^T for the 16 rows of a from `first` and the first 8 `limit` rows of b; both have `padded` rows. Scores of rows beyond a's
+/// length are undefined. `limit` is even, or `tiles`.
 template <int D, class Scores>
 __device__ __forceinline__ void matmul_ABt(const float* a, const float* b, int first, int padded, int limit, Scores& scores) {
   using Lanes = typename Scores::Lanes;
@@ -119,7 +120,7 @@ __device__ __forceinline__ void matmul_ABt(const float* a, const float* b, int f
   }
 }
 
-/// A warp's scores to shared memory, rows `pitch` apart.
+/// Writes a warp's scores to shared memory, with rows `pitch` apart.
 template <class Scores>
 __device__ __forceinline__ void store_scores(const Scores& scores, int first, int padded, int limit, float* to, int pitch) {
   float* const target = to + (first + Scores::row_of(0)) * pitch + Scores::column_of(0);
@@ -132,8 +133,8 @@ __device__ __forceinline__ void store_scores(const Scores& scores, int first, in
   }
 }
 
-/// scores x for 16 rows of scores and the first 8 `limit` rows of x (padded, D). The scores are read from registers on tensor cores, else
-/// from `shared`, where they must be.
+/// scores x for 16 rows of scores and the first 8 `limit` rows of x (padded, D). On tensor cores the scores are read from registers, else
+/// from `shared`, where they must have been written.
 template <int D, class Scores>
 __device__ __forceinline__ auto matmul_AB(const Scores& scores, const float* shared, int pitch, const float* x, int first, int padded,
                                           int limit) {
@@ -141,7 +142,7 @@ __device__ __forceinline__ auto matmul_AB(const Scores& scores, const float* sha
   constexpr int tiles = Scores::column_tiles;
   Rows<D, Lanes> sums = {};
   if constexpr (on_tensor_cores<Lanes>) {
-    // The order of the keys is free too: the ones that a lane has of the scores are those that it reads of x.
+    // The order of the keys is arbitrary: a lane reads those rows of x whose scores it holds.
 #pragma unroll
     for (int i = 0; i < tiles; ++i) {
       if (i >= limit) break;
@@ -181,8 +182,8 @@ __device__ __forceinline__ auto matmul_AB(const Scores& scores, const float* sha
   return sums;
 }
 
-/// sums += scores^T x for 16 columns of scores from `first`, and rows of both from `begin`, a multiple of 8, to `padded`. Several pairs of
-/// scores and x go together, so that none waits for another.
+/// sums += scores^T x for 16 columns of scores from `first`, and rows of both from `begin`, a multiple of 8, to `padded` - 1. Several pairs
+/// of scores and x go together, so that none waits for another.
 template <int D, class Lanes, int count>
 __device__ __forceinline__ void matmul_AtB(const float* const (&scores)[count], int pitch, const float* const (&x)[count], int first,
                                            int begin, int padded, Rows<D, Lanes> (&sums)[count]) {
@@ -215,7 +216,7 @@ __device__ __forceinline__ void matmul_AtB(const float* const (&scores)[count], 
   }
 }
 
-/// Writes those of 16 rows from `first` that are below `length`, `stride` apart: of matmul_AB, or of matmul_AtB.
+/// Writes those of 16 rows from `first` that are below `length`, `stride` apart: results of matmul_AB, or of matmul_AtB.
 template <bool transposed, int D>
 __device__ __forceinline__ void write_rows(const FragmentTile<warp_rows, D>& rows, int first, int length, float* to, std::int64_t stride) {
 #pragma unroll

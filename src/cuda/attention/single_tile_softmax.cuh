@@ -6,20 +6,20 @@
 #include "ops/kernels/attention.h"
 #include "tensor/ceil_div.h"
 
-// Softmax of single-tile attention: mask, softmax, dropout and their gradient, of scores that a warp has in registers.
+// Softmax of single-tile attention: mask, softmax, dropout and their gradient, for scores that a warp has in registers.
 namespace tern::gpu::single_tile {
 
-/// Sizes, mask and dropout of qkv (B, T, 3, H, D).
+/// Sizes, mask and dropout for qkv (B, T, 3, H, D).
 struct SingleTileArgs {
   int length, heads;
-  float scale, scale_log2;  ///< of the scores; scale_log2 = scale log2(e)
+  float scale, scale_log2;  ///< scale of the scores; scale_log2 = scale log2(e)
   const float* padding;
   const std::int64_t* prefix;
   bool causal, aligned;  ///< aligned: all inputs begin at a multiple of 16 bytes
   DropoutMask dropout;
-  float keep, inverse_keep;  ///< keep: the probability that an element stays; inverse_keep = 1 / keep
-  int padded;                ///< the length filled up to whole tiles
-  int score_pitch;           ///< between rows of scores in shared memory
+  float keep, inverse_keep;  ///< keep: probability of keeping an element; inverse_keep = 1 / keep
+  int padded;                ///< length padded to whole tiles
+  int score_pitch;           ///< pitch of rows of scores in shared memory
 
   SingleTileArgs(const View& qkv, const kernels::Attention& attention)
       : length(static_cast<int>(qkv.shape[1])),
@@ -34,18 +34,18 @@ struct SingleTileArgs {
         keep(static_cast<float>(1 - attention.dropout)),
         inverse_keep(static_cast<float>(1 / (1 - attention.dropout))) {}
 
-  /// Keys at the begin of a sequence that all of its queries see.
+  /// Number of keys at the start of a sequence that all of its queries see.
   __device__ int prefix_len(int sequence) const {
     return prefix ? static_cast<int>(min(max(prefix[sequence], std::int64_t(0)), std::int64_t(length))) : 0;
   }
 };
 
-/// A warp's scores: 16 rows from `first`, of which it computes the `limit` tiles of keys that some row may see.
+/// A warp's scores: 16 rows from `first`, for which it computes the `limit` tiles of keys that some row may see.
 template <class Lanes, int tiles>
 struct SoftmaxTile {
   using Tile = Scores<Lanes, tiles>;
   int first, limit, prefix_len;  ///< prefix_len: keys that every row sees
-  unsigned kept = ~0u;           ///< four bits for each tile, as its elements lie in the lane
+  unsigned kept = ~0u;           ///< four bits for each tile, for the lane's elements
   Tile scores;
 
   __device__ SoftmaxTile(const SingleTileArgs& args, int batch, int warp) : first(warp * warp_rows), limit(args.padded / tile_keys) {
@@ -54,7 +54,7 @@ struct SoftmaxTile {
     limit = min(limit, visible * (warp_rows / tile_keys));
   }
 
-  /// Draws dropout's mask of head `index`, of two tiles of keys at a time; needs no scores.
+  /// Draws dropout's mask of head `index`, for two tiles of keys at a time; needs no scores.
   __device__ void draw(const SingleTileArgs& args, std::int64_t index) {
     if (!args.dropout.drops) return;
     const std::int64_t begin = (index * args.length + first) * args.length;
@@ -63,14 +63,14 @@ struct SoftmaxTile {
 #pragma unroll 1
     for (int i = 0; i < limit; i += 2) {
       const unsigned rows = args.dropout.template kept_16x16<Lanes>(args.length, position, begin + i * tile_keys) >> 2 * Lanes::member(),
-                     tiles_of_row = rows & 0x03030303u;  // a byte for each of two tiles, of the upper row and of the lower one
+                     tiles_of_row = rows & 0x03030303u;  // one byte for each of two tiles, of the upper and of the lower row
       const unsigned both = tiles_of_row | tiles_of_row >> 14;
       kept |= ((both & 15) | (both >> 4 & 0xf0)) << 4 * i;
     }
   }
 
-  /// The softmax of the rows in place, divided by the probability that dropout keeps an element. `bias`, in shared memory or null, is added
-  /// to each key's scores before they are scaled.
+  /// Softmax of the rows in place, divided by the probability of keeping an element. `bias`, in shared memory or null, is added to each
+  /// key's scores before scaling.
   __device__ void softmax(const SingleTileArgs& args, const float* bias) {
     int ends[2];
 #pragma unroll
@@ -95,7 +95,7 @@ struct SoftmaxTile {
 #pragma unroll
     for (float& x : row_max) {
       x = Tile::combine_max(x);
-      x = x == -INFINITY ? 0 : x * args.scale_log2;  // -INFINITY: the row sees nothing
+      x = x == -INFINITY ? 0 : x * args.scale_log2;  // -INFINITY: the row sees no key
     }
     scores.for_each(limit, [&](float& x, int r, int) {
       x = exp2_approx(x * args.scale_log2 - row_max[r]);
@@ -109,13 +109,13 @@ struct SoftmaxTile {
     scores.for_each(limit, [&](float& x, int r, int) { x *= factors[r]; });
   }
 
-  /// Applies dropout: elements that are not kept become 0.
+  /// Applies dropout: dropped elements become 0.
   __device__ void drop() {
     scores.for_each(limit, [&](float& x, int r, int c) { x = rounded(dropped(x, r, c)); });
   }
 
-  /// From the gradients of the kept probabilities those of the scores before they are scaled, in their place; and drop().
-  /// With kept, m in {0, 1}, and keep, and p the softmax: p (m g / keep - sum(p m g / keep)) = v (m g - keep sum(v m g)) for v = p / keep.
+  /// Replaces the gradients of the kept probabilities by those of the scores before scaling; also applies drop(). With kept, m in {0, 1},
+  /// and keep, and p the softmax: p (m g / keep - sum(p m g / keep)) = v (m g - keep sum(v m g)) for v = p / keep.
   __device__ void differentiate(const SingleTileArgs& args, Tile& gradients) {
     float weighted[2] = {0, 0};
     gradients.for_each(limit, [&](float& g, int r, int c) {
@@ -130,7 +130,7 @@ struct SoftmaxTile {
 
  private:
   __device__ __forceinline__ float dropped(float x, int r, int c) const { return kept >> (c / 2 * 4 + r * 2 + c % 2) & 1 ? x : 0; }
-  /// Rounded to TF32, where tensor cores multiply.
+  /// Rounds to TF32 if tensor cores multiply.
   static __device__ __forceinline__ float rounded(float x) { return on_tensor_cores<Lanes> ? add_half_tf32_ulp(x) : x; }
 };
 

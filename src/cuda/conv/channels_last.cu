@@ -3,9 +3,9 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/programmatic.cuh"
 
-// Images to channels last: a block has 64 places and the channels of 128 bytes. It reads a channel of neighbouring places together, and
-// writes the channels of a place together; in between they lie in shared memory, a place's row of 32 words and one more, so that neither
-// way meets a bank twice.
+// Converts images to channels last: a block has 64 positions and the channels of 128 bytes. It reads a channel of adjacent positions
+// together, and writes the channels of a position together; in between they are in shared memory, a position's row of 32 words padded by
+// one, so that neither access has bank conflicts.
 namespace tern::gpu::conv {
 
 namespace {
@@ -38,7 +38,7 @@ struct Copies {
   Copy of[2];
 };
 
-/// T: float, or the bits of an element of 16.
+/// T: float, or the bits of a 16-bit element.
 template <class T>
 __global__ void __launch_bounds__(threads) write_channels_last(__grid_constant__ const Copies p) {
   __shared__ unsigned tile[places][words + 1];
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(threads) write_channels_last(__grid_constant__
     const int w = static_cast<int>(at - row * copy.width.divisor), h = static_cast<int>(row - image * copy.period.divisor);
     const bool is_there = at < copy.all_places && h < copy.height;
     const T* const from = static_cast<const T*>(copy.from) + image * copy.strides[0] + h * copy.strides[2] + w * copy.strides[3];
-    unsigned read[words / rows_at_once] = {};  // all of them first: a load does not pass a store, whose place the compiler does not know
+    unsigned read[words / rows_at_once] = {};  // all loads first: the compiler cannot move loads before stores to unknown addresses
 #pragma unroll
     for (int i = 0; i < words / rows_at_once; ++i) {
       const int word = static_cast<int>(threadIdx.x) / places + i * rows_at_once, channel = (static_cast<int>(word0) + word) * per_word;

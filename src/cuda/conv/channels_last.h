@@ -5,10 +5,10 @@
 namespace tern::gpu::conv {
 
 /// Note [Tall images]
-/// Images (B, C, H, W) as TMA takes boxes of windows from them: one image of B `period` rows, H of each image and then rows of zeros, of W
-/// places with their channels side by side, filled up with zeros to a multiple of 16 bytes. An image's rows of zeros are its padding below
-/// and that of the next one above; TMA gives zeros for all that lies outside. So a box may reach from one image into the next, and small
-/// images fill a tile together. A row of results between two images costs its multiplications, and is not stored.
+/// Images (B, C, H, W) in the layout from which TMA takes boxes of windows: one image of B `period` rows, for each image H rows and then
+/// rows of zeros, with W positions whose channels are contiguous, padded with zeros to a multiple of 16 bytes. An image's rows of zeros are
+/// its padding below and that of the next image above; TMA gives zeros outside of the whole. So a box may reach from one image into the
+/// next, and small images fill a tile together. Rows of results between two images are computed, but not stored.
 ///
 /// Float32 is rounded to TF32 (to nearest, ties away from zero).
 struct TallImage {
@@ -29,8 +29,8 @@ struct TallImage {
   }
 };
 
-/// Writes two of them, or one where the second has no images, in a launch. The kernel behind may overlap with its end. Fewer than 2^31
-/// places each; f32, f16 or bf16, both the same.
+/// Writes two tall images, or one if the second has no images, in one launch. The next kernel may overlap with its end. Fewer than 2^31
+/// positions each; f32, f16 or bf16, both the same.
 void write_tall_images(const TallImage& first, const TallImage& second);
 
 }  // namespace tern::gpu::conv

@@ -24,16 +24,15 @@ struct Convolution {
 
 // Channels last.
 
-/// Partition of positions and vectors of channels over blocks: a warp has 32 vectors side by side and one tile of positions, a
-/// block's warps tiles one after the other. Blocks that start together have all channels of the same positions, which are neighbours in
-/// memory.
+/// Partition of positions and vectors of channels over blocks: a warp has 32 adjacent vectors and one tile of positions; a block's warps
+/// have consecutive tiles. Blocks that start together have all channels of the same positions, which are adjacent in memory.
 struct Tiles {
   unsigned columns, of_batch;  ///< blocks along D, and along L
 };
 
-/// Positions of a thread.
+/// Positions per thread.
 inline constexpr int tile_size = 8;
-/// Blocks of a multiprocessor: the more arithmetic there is between a block's reads, the more others must be reading.
+/// Blocks per multiprocessor: the more arithmetic a block has between its reads, the more other blocks must be reading.
 template <class T, int K>
 inline constexpr int blocks_at_once = K == 7 && sizeof(T) == 2 ? 4 : 3;
 
@@ -46,7 +45,7 @@ __global__ void __launch_bounds__(block_size, (blocks_at_once<T, K>))
   const int first = static_cast<int>((row % tiles.of_batch * warps + threadIdx.x / 32) * tile_size);
   if (channel >= channels || first >= a.y.length) return;
 
-  // All reads before the first use, so that many are on their way.
+  // All reads before the first use, so that many are in flight.
   Words<words> x[rows], bias{};
   const T* const u = a.u.data + a.u.at(b, first - a.left, channel);
 #pragma unroll
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
-// Any K, strides and dtype: a thread has a few positions of a channel, and what they see comes from the cache once a tap.
+// Any K, strides and dtype: a thread has a few positions of a channel, and reads their inputs from the cache once per tap.
 
 template <class T>
 __global__ void __launch_bounds__(block_size)
@@ -128,12 +127,12 @@ __global__ void __launch_bounds__(block_size)
   constexpr int at_once = 4;
   const std::int64_t thread = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
   if (thread >= count) return;
-  // Neighbours in the block are neighbours in memory.
+  // Adjacent threads in the block are adjacent in memory.
   const std::int64_t groups = (a.y.length + at_once - 1) / at_once, inner = channels_last ? channels : groups, rest = thread / inner;
   const std::int64_t fast = thread - rest * inner, outer = channels_last ? groups : channels, b = rest / outer, slow = rest - b * outer;
   const std::int64_t channel = channels_last ? fast : slow;
   const auto group = static_cast<int>(channels_last ? slow : fast);
-  // Along L, neighbours take neighbouring positions, and each goes on a stride of `groups` away.
+  // Along L, adjacent threads take adjacent positions, and each continues with a stride of `groups`.
   const int first = channels_last ? group * at_once : group, step = channels_last ? 1 : static_cast<int>(groups);
   C sums[at_once];
 #pragma unroll
@@ -154,7 +153,7 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
-/// False where the shapes, K or the alignment ask for convolve_any.
+/// Returns false if the shapes, K or the alignment require convolve_any.
 template <class T, int K>
 bool convolve_vectors(const DepthwiseConv1dArguments& a, const Convolution<T>& convolution) {
   const Stream stream = a.y.stream;

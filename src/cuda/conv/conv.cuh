@@ -5,19 +5,19 @@
 #include "cuda/runtime/launch.h"
 #include "tensor/view.h"
 
-// Depthwise convolution, forward and backward: signals, taps and vectors. Memory bounds both kernels, so each element should come from
-// memory once and in vectors, and what neighbours read twice from the caches:
+// Depthwise convolution, forward and backward: signals, taps and vectors. Both kernels are bound by memory, so each element should be read
+// from memory once and in vectors; elements that adjacent threads read twice should come from the caches.
 //
-// - channels last, (B, L, D) with a unit stride along D: a thread has a vector of channels of a few positions, a tile, and reads all that
-//   these see before it computes. The warps of a block have tiles one after the other along L, whose K - 1 common positions lie in the
-//   first-level cache. Elements stay as they came, and one word (4 bytes) of each vector at a time is widened to f32: 16-bit elements
-//   then take half the registers, which leaves room for as many reads on their way as of f32.
-// - channels first, a unit stride along L: a thread has a vector of positions of one channel, and reads the aligned vectors that cover
-//   what these see. The distance from a vector's start is the same for all threads.
-// - all else (other K, f64, lengths that are no multiple of a vector, any strides) takes kernels that read element by element.
+// - channels last, (B, L, D) with a unit stride along D: a thread has a vector of channels of a few positions, a tile, and loads all
+//   its inputs before it computes. The warps of a block have consecutive tiles along L, whose K - 1 common positions are in the L1
+//   cache. Elements stay in their dtype, and one word (4 bytes) of each vector at a time is widened to f32: 16-bit elements then take
+//   half the registers, which leaves room for as many loads in flight as with f32.
+// - channels first, a unit stride along L: a thread has a vector of positions of one channel, and loads the aligned vectors that cover
+//   its inputs. The offset from a vector's start is the same for all threads.
+// - anything else (other K, f64, lengths that are not multiples of a vector, any strides): kernels that read element by element.
 namespace tern::gpu::conv {
 
-/// Taps for which there are kernels of their own.
+/// Numbers of taps with specialized kernels.
 template <class F>
 bool with_taps(std::int64_t taps, F&& f) {
   switch (taps) {
@@ -30,7 +30,7 @@ bool with_taps(std::int64_t taps, F&& f) {
   }
 }
 
-/// A signal (B, L, D): its strides along batch, position and channel.
+/// Signal (B, L, D): its strides along batch, position and channel.
 template <class T>
 struct Signal {
   T* data = nullptr;
@@ -47,7 +47,7 @@ struct Signal {
   __device__ bool has(int l) const { return l >= 0 && l < length; }
 };
 
-/// True where every vector of `width` along dimension `fast` lies on its alignment.
+/// True if every vector of `width` along dimension `fast` is aligned.
 template <class T, int width>
 bool has_vectors(const View& x, int fast) {
   if (!x.data) return true;
@@ -56,10 +56,10 @@ bool has_vectors(const View& x, int fast) {
          x.strides[slow] % width == 0 && is_aligned(x.data, sizeof(T) * width);
 }
 inline bool is_channels_last(const View& u) { return u.strides[1] != 1 || (u.strides[2] == 1 && u.shape[2] > 1); }
-/// Positions are counted in ints, with room for padding.
+/// Positions are counted as int, with room for padding.
 inline bool is_short(const View& x) { return !x.data || x.shape[1] < (1 << 30); }
 
-/// Elements of a 4-byte word, widened and rounded by the pair, for which the processor has instructions.
+/// Elements of a 4-byte word, widened and rounded in pairs, for which the GPU has instructions.
 template <class T>
 inline constexpr int per_word = 4 / sizeof(T);
 template <class T>
@@ -67,7 +67,7 @@ __device__ __forceinline__ void widen_word(unsigned word, float (&x)[per_word<T>
   if constexpr (std::is_same_v<T, float>) {
     x[0] = __uint_as_float(word);
   } else if constexpr (std::is_same_v<T, f16>) {
-    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&word));  // unpack_pair made kernels of the gradient spill
+    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&word));  // unpack_pair would make the gradient kernels spill
     x[0] = pair.x, x[1] = pair.y;
   } else {
     x[0] = __uint_as_float(word << 16), x[1] = __uint_as_float(word & 0xffff0000u);
@@ -86,11 +86,11 @@ __device__ __forceinline__ unsigned round_word(const float (&x)[per_word<T>]) {
   }
 }
 
-/// Words of a thread's vector of channels. Four, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best the
-/// same bandwidth, and a fifth less for 7 taps.
+/// Words of a thread's vector of channels. Four words, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best
+/// the same bandwidth, and a fifth less for 7 taps.
 inline constexpr int words_of_thread = 2;
 
-/// Elements side by side, by words.
+/// Adjacent elements, by words.
 template <int words>
 using Words = Vector<unsigned, words>;
 template <int words, class T>
@@ -102,7 +102,7 @@ __device__ __forceinline__ void write_words(T* to, const Words<words>& from) {
   write_vector(reinterpret_cast<unsigned*>(to), from);
 }
 
-/// The taps of a vector of channels: they lie side by side, channel by channel, in K vectors.
+/// Taps of a vector of channels: they are contiguous, channel by channel, in K vectors.
 template <class T, int K, int words>
 struct Taps {
   static constexpr int n = per_word<T>;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void write_floats(T* to, const float (&from)[width]) 
   write_words(to, words);
 }
 
-/// x[i] = x[i + by] for by < 2 step, a power of two at a time: an index that is known at run time only would put the array in memory.
+/// x[i] = x[i + by] for by < 2 step, in powers of two: an index that is only known at run time would put the array in local memory.
 template <int step, int count>
 __device__ __forceinline__ void shift_left(float (&x)[count], int by) {
   if constexpr (step > 0) {
@@ -150,8 +150,7 @@ __device__ __forceinline__ void shift_left(float (&x)[count], int by) {
   }
 }
 
-/// The positions from .. from + count of a channel, zeros outside of it. `row` is its first element; its vectors are
-/// aligned.
+/// Positions from .. from + count - 1 of a channel, zeros outside of it. `row` is its first element; its vectors are aligned.
 template <int width, int count, class T>
 __device__ __forceinline__ void read_window(const T* row, int from, int length, float (&x)[count]) {
   constexpr int vectors = (count + 2 * width - 2) / width, n = per_word<T>, words = width / n;

@@ -5,9 +5,9 @@
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/conv.h"
 
-// The gradient of the depthwise convolution in one reading of u and g and one writing of du; Note [Steps of the gradient] in
-// ops/cpu/conv_grad.cpp says in which order. Each block, or warp, leaves its part of dw and db in partials (parts, K + 1, D), which a
-// second kernel adds up in order.
+// Gradient of the depthwise convolution with one read of u and g and one write of du; Note [Steps of the gradient] in ops/cpu/conv_grad.cpp
+// gives the order. Each block, or warp, leaves partial sums of dw and db in partials (parts, K + 1, D), which a second kernel adds up in
+// order.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -24,25 +24,25 @@ struct Gradient {
   const T *w, *bias;
   int left;
   bool silu;
-  int first, end;  ///< of all steps
+  int first, end;  ///< range of all steps
   unsigned channels;
   float* partials;
 };
 
-/// Partition of steps and channels: as in conv.cu, with parts of L in place of tiles for channels first.
+/// Partition of steps and channels: as in conv.cu, but with parts of L rather than tiles for channels first.
 struct Partition {
   unsigned columns, of_batch;
-  int size;  ///< steps of a warp
+  int size;  ///< steps per warp
 };
 
-// Channels last. A thread has a vector of channels and walks along a part of L, a tile of steps at a time, with the taps, what u and g show
-// as they came, and the sums of its channels in registers.
+// Channels last. A thread has a vector of channels and walks along a part of L, a tile of steps at a time, with the taps, the current
+// elements of u and g in their dtype, and the sums of its channels in registers.
 
-/// Note [One window]: without SiLU dz is g, and u[t] meets dz[t + left - k] both for du[t] and, as a product, for dw[k]; over all steps
-/// these are the products of Note [Steps of the gradient]. So u needs no window.
+/// Note [One window]: without SiLU dz is g, and u[t] is paired with dz[t + left - k] both for du[t] and, as a product, for dw[k]; over all
+/// steps these are the products of Note [Steps of the gradient]. So u needs no window.
 
 inline constexpr int last_threads = 128, last_warps = last_threads / 32;
-/// Steps of a tile, a power of two up to 16, and blocks of a multiprocessor: what leaves each thread the registers that it needs.
+/// Steps per tile, a power of two up to 16, and blocks per multiprocessor, limited by the registers that each thread needs.
 template <class T, int K, bool silu>
 struct TileShape {
   static constexpr bool is_large = K == 7 && sizeof(T) == 2;
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(last_threads, (TileShape<T, K, silu>::blocks))
     T* const du = a.du.data ? a.du.data + a.du.at(b, 0, channel) : nullptr;
     const auto read_u = [&](int l) { return a.u.has(l) ? read_words<words>(u + l * a.u.position) : Words<words>{}; };
     const auto read_g = [&](int l) { return a.g.has(l) ? read_words<words>(g + l * a.g.position) : Words<words>{}; };
-    // At step t: u[t - u_halo .. t + tile - 1 + u_halo] and g[t + left - halo .. t + left + tile - 1]. What the next tile shares with this
-    // one stays, and what is new in it is read before this one's arithmetic.
+    // At step t: u[t - u_halo .. t + tile - 1 + u_halo] and g[t + left - halo .. t + left + tile - 1]. Elements that the next tile shares
+    // with this one stay, and its new ones are loaded before this one's arithmetic.
     Words<words> raw_u[tile + 2 * u_halo], raw_g[tile + halo];
 #pragma unroll
     for (int r = 0; r < 2 * u_halo; ++r) raw_u[tile + r] = read_u(first - u_halo + r);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(last_threads, (TileShape<T, K, silu>::blocks))
     const auto read_next = [&](int t) {
 #pragma unroll
       for (int r = 0; r < tile; ++r) next_u[r] = read_u(t + u_halo + r);
-      // A part is whole tiles, but for the last one, at whose end u has ended, too.
+      // A part is whole tiles, except the last one, at whose end u has ended, too.
 #pragma unroll
       for (int r = 0; r < tile; ++r) next_g[r] = t + r < end ? read_g(t + a.left + r) : Words<words>{};
     };
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(last_threads, (TileShape<T, K, silu>::blocks))
   }
 }
 
-// Channels first. A warp has a part of a channel's steps, a vector of them in each lane at a time.
+// Channels first. A warp has a part of a channel's steps, with a vector of them in each lane at a time.
 
 template <class T, int K>
 __global__ void __launch_bounds__(block_size)
@@ -213,8 +213,8 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
-/// dw[c, k] and db[c] = the sum over parts of partials[part, k, c] and partials[part, K, c]. A warp has a column in each lane, the
-/// block's warps every 8th part, or every 32nd: what bounds it is how often a warp waits for memory.
+/// dw[c, k] and db[c] = the sum over parts of partials[part, k, c] and partials[part, K, c]. A warp has one column per lane, the block's
+/// warps every 8th part, or every 32nd: it is bound by the number of times that a warp waits for memory.
 constexpr int max_adding_threads = 1024;
 template <class T>
 __global__ void __launch_bounds__(max_adding_threads)
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(max_adding_threads)
   if (k == taps && db) db[c] = convert<T>(sum);
 }
 
-// Any K, strides and dtype, known at run time and computed in f64: dz goes to memory, then du, dw and db each come from it.
+// Any K, strides and dtype, known at run time and computed in f64: dz is written to memory, then du, dw and db are each computed from it.
 
 struct AnySignal {
   void* data = nullptr;
@@ -264,7 +264,7 @@ struct AnyGradient {
   __device__ double tap(std::int64_t d, std::int64_t k) const { return read<AnyFloat>(w, u.dtype, d * taps + k); }
 };
 
-/// One element of dz, or of du, a thread.
+/// One thread per element of dz, or of du.
 __global__ void __launch_bounds__(block_size) differentiate_any(__grid_constant__ const AnyGradient a, bool makes_dz) {
   const std::int64_t thread = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
   const AnySignal& to = makes_dz ? a.dz : a.du;
@@ -318,7 +318,7 @@ void differentiate_any_signal(const DepthwiseConv1dGradArguments& a) {
   if (a.dw.data || a.db.data) launch(add_any, grid, block_size, 0, stream, any, a.dw.data, a.db.data);
 }
 
-/// False where the shapes, K or the alignment ask for differentiate_any_signal.
+/// Returns false if the shapes, K or the alignment require differentiate_any_signal.
 template <class T, int K>
 bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
   const Stream stream = a.u.stream;
@@ -347,7 +347,7 @@ bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
   const std::int64_t steps = gradient.end - gradient.first;
   Partition partition{channels_last ? blocks_for(channels, 32 * last_width) : 1, 1, channels_last ? 128 : 4096};
   // Long parts read fewer positions twice and leave fewer partial sums; short ones keep a small signal on many multiprocessors: some units
-  // for each of any GPU (an H200 has 132). Not the device's own number, as the order of the sums follows from it.
+  // for each of any GPU (an H200 has 132). Not the device's own number, because the order of the sums depends on it.
   const std::int64_t steps_at_once = channels_last ? last_warps : 1,
                      units = batches * (channels_last ? partition.columns : channels / warps + 1);
   while (partition.size > (channels_last ? 16 : 512) && units * (steps / (steps_at_once * partition.size)) < (channels_last ? 512 : 1024))

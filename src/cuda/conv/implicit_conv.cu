@@ -14,25 +14,25 @@
 #include "tensor/context.h"
 
 // Convolution as an implicit GEMM on Hopper: y (outputs, positions) = weights (outputs, depth) windows (positions, depth)^T, both K-major,
-// for a depth of taps and channels. Windows are never written: TMA takes them from the tall image of channels_last.h, a box of positions
-// at a time, moved by the tap. Of 16-bit floats, or float32 in TF32 where the product mode is that. Sums are float32's.
+// with a depth of taps and channels. Windows are never written: TMA loads them from the tall image of channels_last.h, a box of positions
+// at a time, shifted by the tap. For 16-bit floats, or float32 with matmul precision tf32. Accumulates in float32.
 //
-//   producer              1 thread of warp 8    b.empty -> TMA: a box (rows, 8 or more, 128 bytes of channels) of the image -> b.full
-//                                               a.empty -> TMA: a tap's weights (outputs, 128 bytes of channels)            -> a.full
-//   two consumer          warps 0 to 7          b.full; for each tap of the box: a.full -> 4 wgmma of m64n128 -> a.empty; b.empty
+//   producer              1 thread of warp 8    b.empty -> TMA: a box (rows, 8 or more positions, 128 bytes of channels) -> b.full
+//                                               a.empty -> TMA: a tap's weights (outputs, 128 bytes of channels) -> a.full
+//   two consumer          warps 0 to 7          b.full; for each tap of the box: a.full -> 4 wgmma m64n128 -> a.empty; then b.empty
 //   warpgroups
 //
-//   shared memory    | 3 stages of a, 16 KiB each | 3 stages of b, 20 KiB each |    swizzle of 128 bytes; two blocks a multiprocessor
+//   shared memory    | 3 stages of a, 16 KiB each | 3 stages of b, 20 KiB each |    128-byte swizzle; two blocks per multiprocessor
 //
 // Note [Rows of a window]
-// A box of 128 positions is `box_width` places wide, a multiple of 8, so that a row of it is whole spans of the swizzle. Where windows move
-// in steps of one row, a box has so many rows more as the window is high, and its taps below each other are the same box in shared memory,
-// begun some rows later: a 3 x 3 window is loaded 3 times, of 18 rows for 16, and not 9 times. That is what limits this kernel: a tile of
-// 128 x 128 takes tensor cores 512 cycles for a tap, in which the L2 cache gives a multiprocessor some 15 KiB, of the 32 that weights and
-// positions of a tap have.
+// A box of 128 positions is `box_width` positions wide, a multiple of 8, so that a row of it is a whole number of swizzle spans. If windows
+// move in steps of one row, a box has as many additional rows as the window is high, minus one, and taps that are below each other read the
+// same box in shared memory, starting some rows later: a 3 x 3 window is loaded 3 times, 18 rows for 16, and not 9 times. Loads are what
+// limits this kernel: a tile of 128 x 128 takes tensor cores 512 cycles per tap, in which the L2 cache delivers some 15 KiB to a
+// multiprocessor, of the 32 KiB that weights and positions of a tap have.
 //
-// More than 64 outputs: a block has a tile of 128 outputs and one box, half of the outputs a consumer. Else 64 outputs and two boxes, one a
-// consumer, since a tile of 128 would be half empty.
+// More than 64 outputs: a block has a tile of 128 outputs and one box, and each consumer half of the outputs. Otherwise 64 outputs and two
+// boxes, one per consumer, because a tile of 128 would be half empty.
 namespace tern::gpu {
 
 namespace {
@@ -40,8 +40,8 @@ namespace {
 using conv::TallImage;
 
 constexpr int consumers = 256, threads = consumers + 32, warpgroup = 128;
-constexpr int box_positions = 128, box_places = 160;  ///< with the rows below
-constexpr int row_bytes = 128;                        ///< channels of a place in a stage
+constexpr int box_positions = 128, box_places = 160;  ///< box_places: including the additional rows
+constexpr int row_bytes = 128;                        ///< channels of a position in a stage
 constexpr int outputs_of_consumer = 64, sums_of_thread = outputs_of_consumer * box_positions / warpgroup;
 constexpr int a_stages = 3, b_stages = 3;
 
@@ -56,15 +56,15 @@ struct ConvParams {
   const void* bias;  ///< (outputs), or null
   void* y;           ///< (images, outputs, height, width)
   int images, outputs, height, width;
-  Divider period;  ///< rows of results of an image, with those in between
+  Divider period;  ///< rows of results per image, including those in between
   int box_width_log, box_height;
-  int boxes_of_row, boxes;  ///< boxes next to each other; boxes of a block, 1 or 2
+  int boxes_of_row, boxes;  ///< boxes side by side; boxes per block, 1 or 2
   int output_tiles;
   int kernel_width, loads, loads_of_channels;  ///< boxes for all of the depth; for 128 bytes of channels
   int taps_of_load;
   int y_stride, x_stride, y_padding, x_padding, y_dilation, x_dilation;
-  unsigned a_bytes, b_bytes;  ///< of a load
-  bool has_pairs;             ///< positions 2 i and 2 i + 1 of a row lie in one aligned word, or pair, of y
+  unsigned a_bytes, b_bytes;  ///< bytes of a load
+  bool has_pairs;             ///< positions 2 i and 2 i + 1 of a row are one aligned word, or pair, of y
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -74,15 +74,15 @@ struct Barriers {
   Pipeline<b_stages> b;
 };
 
-/// The tile of a block: blocks next to each other have the same positions, and find them in the L2 cache.
+/// Tile of a block: adjacent blocks have the same positions, which are then in the L2 cache.
 struct Tile {
-  int output, box;  ///< the first of each
+  int output, box;  ///< first output and first box
 
   __device__ explicit Tile(const ConvParams& p)
       : output(static_cast<int>(blockIdx.x) % p.output_tiles * (p.boxes == 1 ? 2 : 1) * outputs_of_consumer),
         box(static_cast<int>(blockIdx.x) / p.output_tiles * p.boxes) {}
 };
-/// The first row and place of a box, among those of results.
+/// First row and position of a box, among those of the results.
 struct BoxPlace {
   int row, column;
 
@@ -90,7 +90,7 @@ struct BoxPlace {
       : row(box / p.boxes_of_row * p.box_height), column(box % p.boxes_of_row << p.box_width_log) {}
 };
 
-/// One thread: all loads of the tile, in their order.
+/// Producer thread: issues all loads of the tile, in their order.
 template <class T>
 __device__ __forceinline__ void load_stages(const ConvParams& p, Memory& memory, Barriers& barriers) {
   constexpr int channels = row_bytes / sizeof(T);
@@ -111,17 +111,18 @@ __device__ __forceinline__ void load_stages(const ConvParams& p, Memory& memory,
     for (int below = 0; below < p.taps_of_load; ++below, a.advance()) {
       MBarrier& full = barriers.a.begin_load(a, p.a_bytes);
       tma_load_3d(shared_address(memory.a[a.index]), p.w, channel, (i + below) * p.kernel_width + j, tile.output, full);
-      // After a tap's weights: the second box takes the stage that the first consumer leaves when it has queued products of these.
+      // After a tap's weights: the second box goes to the stage that the first consumer releases once it has queued products with these
+      // weights.
       if (below == 0 && p.boxes == 2) load_box(second, channel, i, j);
     }
   }
 }
 
-/// A consumer's sums. A stage is empty when the wgmma after it have been queued and its own are done.
+/// Accumulates a consumer's tile. A stage is released when the wgmma of the next one are queued and its own are done.
 template <class T>
 __device__ __forceinline__ void multiply_stages(const ConvParams& p, Memory& memory, Barriers& barriers, int consumer,
                                                 float (&sums)[sums_of_thread]) {
-  constexpr int wgmma_steps = 4, step = row_bytes / wgmma_steps >> 4;  // in a descriptor's units of 16 bytes
+  constexpr int wgmma_steps = 4, step = row_bytes / wgmma_steps >> 4;  // in the descriptor's units of 16 bytes
   const bool is_one_box = p.boxes == 1;
   const unsigned a_offset = is_one_box ? consumer * outputs_of_consumer * row_bytes : 0;
   const unsigned tap_bytes = p.y_dilation * row_bytes << p.box_width_log;
@@ -129,8 +130,8 @@ __device__ __forceinline__ void multiply_stages(const ConvParams& p, Memory& mem
   PipelineState<a_stages> a;
   PipelineState<b_stages> b;
   int previous_a = -1, previous_b = -1;
-  // The other consumer's box. Every load is waited for in its order: the parity of a phase is that of the phase before the last as well, so
-  // that a consumer that left out a stage's load could take the stage for its own load's before either is there.
+  // Skips the other consumer's box. Every load must be waited for in order: phases two rounds apart have the same parity, so a consumer
+  // that skipped a stage's load could mistake it for a later one.
   const auto pass_box = [&] {
     barriers.b.wait_full(b);
     if (releases) barriers.b.empty[b.index].arrive();
@@ -171,7 +172,7 @@ __device__ __forceinline__ void multiply_stages(const ConvParams& p, Memory& mem
   warpgroup_fence_operand(sums);
 }
 
-/// Writes a consumer's sums, with the bias, to y: of the accumulators a thread has pairs of neighbouring positions, of two outputs each.
+/// Writes a consumer's sums, with the bias, to y: a thread has pairs of adjacent positions, of two outputs each.
 template <class T>
 __device__ __forceinline__ void store_sums(const ConvParams& p, int consumer, const float (&sums)[sums_of_thread]) {
   const Tile tile(p);
@@ -216,7 +217,7 @@ template <class T>
 __global__ void __launch_bounds__(threads, 2) implicit_conv_kernel(__grid_constant__ const ConvParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float shared[];
-  __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  __shared__ Barriers barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
   auto& memory = *swizzle_aligned<Memory>(shared);
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.x);
@@ -245,14 +246,14 @@ Kernel kernel_of(DType dtype) {
   return dispatch_halves(dtype, [&]<class T>() -> Kernel { return implicit_conv_kernel<T>; });
 }
 
-/// A convolution as the kernel sees it; the axes' padding may be negative.
+/// Convolution in the kernel's terms; the axes' padding may be negative.
 struct Problem {
   View x, w, bias, y;
   kernels::SlidingWindow window;
 
   std::int64_t channels() const { return x.shape[1]; }
   std::int64_t outputs() const { return w.shape[0]; }
-  /// Rows of results of an image in the tall image; each begins `stride` rows of the image below the last.
+  /// Rows of results per image in the tall image; each begins `stride` rows of the image below the previous one.
   std::int64_t period() const {
     const std::int64_t rows = x.shape[2] + std::max<std::int64_t>(window.y.padding, 0);
     return std::max(ceil_div(rows, window.y.stride), window.y.positions);
@@ -260,7 +261,7 @@ struct Problem {
   TallImage tall(void* to) const { return {x, period() * window.y.stride, to}; }
 };
 
-/// The convolution whose result is dx: of the output gradient g, padded, with the weights flipped along both axes and their channels
+/// The convolution whose result is dx: of the padded output gradient g with the weights flipped along both axes and their channels
 /// transposed.
 Problem input_gradient(const View& g, const View& w, const kernels::SlidingWindow& window, const View& dx) {
   const auto axis = [](const kernels::WindowAxis& a, std::int64_t size) {
@@ -274,10 +275,10 @@ Problem input_gradient(const View& g, const View& w, const kernels::SlidingWindo
   return {g, flipped, {}, dx, {axis(window.y, dx.shape[2]), axis(window.x, dx.shape[3])}};
 }
 
-/// How wide boxes are: of those widths whose boxes fit into a stage, that with the fewest positions outside of the results.
+/// Width of boxes: of those widths whose boxes fit into a stage, the one with the fewest positions outside of the results.
 struct Boxes {
   int width_log = 0, taps_of_load = 1;
-  std::int64_t of_row = 0, rows = 0;  ///< boxes next to each other, and below
+  std::int64_t of_row = 0, rows = 0;  ///< boxes side by side, and one below another
 
   int width() const { return 1 << width_log; }
   int height() const { return box_positions >> width_log; }
@@ -289,7 +290,7 @@ Boxes boxes_of(const Problem& p) {
   Boxes best;
   for (int width_log = 3; width_log <= 7; ++width_log) {
     Boxes boxes{width_log, 1, 0, 0};
-    if (boxes.width() * x.stride > 256) continue;  // what TMA takes
+    if (boxes.width() * x.stride > 256) continue;  // TMA's limit
     boxes.of_row = ceil_div(x.positions, boxes.width());
     boxes.rows = ceil_div(p.x.shape[0] * p.period(), boxes.height());
     if (y.stride == 1 && (boxes.height() + y.dilation * (y.taps - 1)) * boxes.width() <= box_places)
@@ -300,10 +301,10 @@ Boxes boxes_of(const Problem& p) {
   return best;
 }
 
-/// The one choice between this kernel and columns (ops/column_convolution.cpp). Not taken are: one tap, where nothing is gathered, and
-/// columns are the image or a part of it; groups; fewer than 16 channels, the first layer's, of which a stage's 128 bytes would be zeros
-/// but for an eighth; strict float32 and tf32x3, which are no product of TF32; padding that is more rows than the image has; and what TMA
-/// cannot step over or 32 bits cannot count.
+/// Decides between this kernel and columns (ops/column_convolution.cpp). Not supported are: one tap, where nothing is gathered, and columns
+/// are the image or a part of it; groups; fewer than 16 channels, as in a first layer, where seven eighths of a stage's 128 bytes would be
+/// zeros; strict float32 and tf32x3, which are not a TF32 product; padding of more rows than the image has; and sizes beyond TMA's strides
+/// or 32 bits.
 bool has_kernel(const Problem& p, std::int64_t groups) {
   const bool is_exact = p.x.dtype == DType::f32 && context().matmul_precision != MatmulPrecision::tf32;
   if (is_exact || p.x.dtype == DType::f64 || groups != 1 || p.window.y.taps * p.window.x.taps == 1 || p.channels() < 16) return false;
@@ -366,7 +367,7 @@ void multiply(const Problem& p, const TallImage& x, const TallImage& w) {
          params);
 }
 
-/// Images that are transposed at a time: what the L2 cache of a large GPU holds (H100: 50 MB), and no more memory than columns take.
+/// Images that are transposed at a time: about the L2 cache of a large GPU (H100: 50 MB), and no more memory than columns take.
 constexpr std::int64_t tall_bytes = std::int64_t{64} << 20;
 
 void convolve(const Problem& all) {

@@ -6,22 +6,21 @@
 #include "ops/kernels/conv.h"
 #include "tensor/dispatch.h"
 
-// im2col and its adjoint. Unfold: a thread writes 16 bytes of a row of columns, for which it takes its place apart once; where rows of
-// several images lie side by side, as of the columns of a product, a run of elements goes on from one image to the next. Fold: a thread
-// sums one element of the image, and neighbouring threads neighbouring ones. Either way the image is read or summed through the cache,
-// which the taps of a window share.
+// im2col and its adjoint. Unfold: a thread writes 16 bytes of a row of columns, for which it computes its position once; if rows of several
+// images are contiguous, as in the columns of a product, a thread's elements may continue from one image to the next. Fold: a thread sums
+// one element of the image, and adjacent threads adjacent elements. Both read through the cache, which the taps of a window share.
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// A window as a kernel takes it; indices of a launch count in 32 bits.
+/// A window as a kernel takes it; indices in a launch have 32 bits.
 struct Axis {
   int taps, stride, padding, dilation, positions;
   explicit Axis(const WindowAxis& axis)
       : taps(static_cast<int>(axis.taps)),
-        stride(static_cast<int>(std::min(axis.stride, std::int64_t(1) << 30))),  // beyond an image's end all are alike
+        stride(static_cast<int>(std::min(axis.stride, std::int64_t(1) << 30))),  // larger ones leave the image at once
         padding(static_cast<int>(axis.padding)),
         dilation(static_cast<int>(axis.dilation)),
         positions(static_cast<int>(axis.positions)) {}
@@ -31,21 +30,21 @@ template <class T>
 struct Unfold {
   const T* x;
   T* columns;
-  std::int64_t strides[4];            ///< of x: batch, channel, height, width
-  std::int64_t batch_step, row_step;  ///< of columns
+  std::int64_t strides[4];            ///< strides of x: batch, channel, height, width
+  std::int64_t batch_step, row_step;  ///< steps of columns
   int height, width;
   Axis y_axis, x_axis;
-  Divider runs, rows, taps, taps_of_row, positions, positions_of_row;  ///< of a row of columns; C kh kw; kh kw; kw; oh ow; ow
-  std::uint32_t length;                                                ///< of a row
-  std::uint32_t count;                                                 ///< threads
+  Divider runs, rows, taps, taps_of_row, positions, positions_of_row;  ///< runs of a row of columns; C kh kw; kh kw; kw; oh ow; ow
+  std::uint32_t length;                                                ///< elements of a row
+  std::uint32_t count;                                                 ///< number of threads
 };
 
-/// `width` elements of a row, which begin at a multiple of 16 bytes where there are several.
+/// `width` elements of a row, which begin at a multiple of 16 bytes if there are several.
 template <class T, int width>
 __global__ void __launch_bounds__(block_size) unfold_images(__grid_constant__ const Unfold<T> a) {
   const std::uint32_t index = blockIdx.x * block_size + threadIdx.x;
   if (index >= a.count) return;
-  // index = (image or 0, (c kh + i) kw + j, run), taken apart from the last; a place in a row = (image, oh, ow), or (oh, ow).
+  // index = (image or 0, (c kh + i) kw + j, run), decomposed from the last; a position in a row = (image, oh, ow), or (oh, ow).
   const std::uint32_t line = a.runs.divide(index), begin = (index - line * a.runs.divisor) * width;
   const std::uint32_t outer = a.rows.divide(line), row = line - outer * a.rows.divisor;
   const std::uint32_t c = a.taps.divide(row), tap = row - c * a.taps.divisor;
@@ -87,7 +86,7 @@ template <class T>
 struct Fold {
   const T* columns;
   T* x;
-  std::int64_t batch_step, row_step;  ///< of columns
+  std::int64_t batch_step, row_step;  ///< steps of columns
   Axis y_axis, x_axis;
   Divider width, height, channels, y_stride, x_stride;
   std::uint32_t count;
@@ -101,7 +100,7 @@ __global__ void __launch_bounds__(block_size) fold_columns(__grid_constant__ con
   const std::uint32_t plane = a.height.divide(row), h = row - plane * a.height.divisor;
   const std::uint32_t b = a.channels.divide(plane), c = plane - b * a.channels.divisor;
   const T* from = a.columns + b * a.batch_step + std::int64_t(c) * a.y_axis.taps * a.x_axis.taps * a.row_step;
-  // The windows that see (h, w), tap by tap: a fixed order, so that sums are the same every time.
+  // The windows that contain (h, w), tap by tap: a fixed order, so that sums are reproducible.
   computed_t<T> sum = 0;
   for (int i = 0; i < a.y_axis.taps; ++i) {
     const int above = static_cast<int>(h) + a.y_axis.padding - i * a.y_axis.dilation;
@@ -117,7 +116,7 @@ __global__ void __launch_bounds__(block_size) fold_columns(__grid_constant__ con
   a.x[index] = convert<T>(sum);
 }
 
-/// Calls f(first image, number of images) for parts of a batch that have fewer than 2^31 elements, with `of_image` in each image.
+/// Calls f(first image, number of images) for parts of a batch that have fewer than 2^31 elements, with `of_image` per image.
 template <class F>
 void for_images(const char* op, std::int64_t batch, std::int64_t of_image, F&& f) {
   constexpr std::int64_t most = std::int64_t(1) << 30;
@@ -131,7 +130,7 @@ void for_images(const char* op, std::int64_t batch, std::int64_t of_image, F&& f
 
 void unfold(Cuda, const View& x, const SlidingWindow& window, const View& columns) {
   const std::int64_t rows = columns.shape[1], positions = columns.shape[2];
-  // Rows of several images side by side are one row of all.
+  // Contiguous rows of several images are one row.
   const bool is_joined = columns.strides[0] == positions;
   dispatch_floats(x.dtype, "unfold", [&]<class T>() {
     for_images("unfold", x.shape[0], rows * positions, [&](std::int64_t first, std::int64_t images) {

@@ -3,20 +3,20 @@
 #include <cstddef>
 #include <cstdint>
 
-struct CUtensorMap_st;  // of <cuda.h>, a host header: a kernel takes it as a __grid_constant__ parameter and never looks inside
+struct CUtensorMap_st;  // CUtensorMap, of <cuda.h>, a host header: an opaque __grid_constant__ parameter of kernels
 
-// Asynchronous copies to shared memory, and the barriers that tell of their completion:
+// Asynchronous copies to shared memory, and the barriers that signal their completion:
 //
-//   cp.async   16, 8 or 4 bytes a thread, from global to shared memory; waited for by count of committed groups      (sm_80)
-//   TMA        a box of a tensor, asked for by one thread, whose bytes an mbarrier counts                            (sm_90)
-//   mbarrier   a barrier in shared memory, whose phase completes when its threads and bytes have arrived (sm_80, bytes sm_90)
-//   pipeline   a ring of stages, each with a full and an empty mbarrier, Pipeline; PipelineState says which stage is next
+//   cp.async   16, 8 or 4 bytes a thread, from global to shared memory; waited for by the number of committed groups     (sm_80)
+//   TMA        a box of a tensor, requested by one thread; an mbarrier counts its bytes                                  (sm_90)
+//   mbarrier   a barrier in shared memory, whose phase completes when its threads and bytes have arrived    (sm_80, bytes sm_90)
+//   pipeline   a ring of stages, each with a full and an empty mbarrier: Pipeline; PipelineState is a thread's position in it
 namespace tern::gpu {
 
-/// The 32-bit address of shared memory as PTX takes it.
+/// 32-bit shared-memory address, as PTX takes it.
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
-/// Loads and stores at such an address, of 2, 4, 8 or 16 bytes.
+/// Loads and stores of 2, 4, 8 or 16 bytes at such an address.
 template <class V>
 __device__ __forceinline__ V load_shared(std::uint32_t address) {
   if constexpr (sizeof(V) == 2) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, V value) {
 
 // cp.async
 
-/// Begins to copy `bytes` to shared memory, or to write zeros there where the predicate is false. 16 bytes bypass the first-level cache.
+/// Starts a copy of `bytes` bytes to shared memory, or of zeros if the predicate is false. Copies of 16 bytes bypass the L1 cache.
 template <int bytes>
 __device__ __forceinline__ void cp_async(std::uint32_t to, const void* from, bool predicate) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16);
@@ -69,7 +69,7 @@ __device__ __forceinline__ void cp_async(std::uint32_t to, const void* from) {
   if constexpr (bytes == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from) : "memory");
   else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(to), "l"(from), "n"(bytes) : "memory");
 }
-/// Makes a group of this thread's copies since the last.
+/// Commits this thread's copies since the last commit as a group.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 /// Waits until at most `groups` of this thread's latest groups are pending.
 template <int groups>
@@ -80,19 +80,19 @@ __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wai
 
 // mbarrier
 
-/// Arrivals by which a warp that shares one phase of an mbarrier is counted: see MBarrier::arrive_warp.
+/// Number of arrivals by which a warp counts in one phase of an mbarrier: see MBarrier::arrive_warp.
 #ifdef TERN_RACECHECK
 constexpr unsigned arrivals_of_warp = 32;
 #else
 constexpr unsigned arrivals_of_warp = 1;
 #endif
 
-/// A barrier in shared memory whose phase is over when `count` threads and all expected bytes have arrived; then the next one begins.
-/// Phases are told apart by their parity, 0 for the first.
+/// Barrier in shared memory whose phase completes when `count` threads and all expected bytes have arrived; then the next phase begins.
+/// Phases are distinguished by their parity, 0 for the first.
 struct MBarrier {
   std::uint64_t state;
 
-  /// By one thread; the others see it after fence_barrier_init and a barrier of the block or the cluster.
+  /// Called by one thread; other threads see it after fence_barrier_init and a barrier of the block or the cluster.
   __device__ void init(unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&state)), "r"(count));
   }
@@ -105,12 +105,12 @@ struct MBarrier {
     if (arrivals_of_warp == 32 || lane == 0) arrive();
   }
 #if __CUDA_ARCH__ >= 900
-  /// Arrives, and makes the phase wait for `bytes` bytes of copies.
+  /// Arrives, and makes the phase wait for `bytes` bytes of copies (arrive.expect_tx).
   __device__ void arrive_and_expect_tx(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&state)), "r"(bytes) : "memory");
   }
 #endif
-  /// Waits until the phase of this parity is over. The phase before the first counts as one of parity 1.
+  /// Waits until the phase of this parity has completed. The phase before the first has parity 1, and counts as completed.
   __device__ void wait(unsigned parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
@@ -128,8 +128,8 @@ struct MBarrier {
   }
 };
 
-/// Pipeline state of a thread in a ring of stages: the stage, and the parity of the phase in which its full barrier opens for this round.
-/// A consumer waits on full[index] with `phase`; a producer, whose stages are empty at first, on empty[index] with `phase ^ 1`.
+/// A thread's position in a ring of stages: the index of the stage, and the parity of the full barrier's phase in this round. A consumer
+/// waits on full[index] with `phase`; the producer, for which stages are empty at first, on empty[index] with `phase ^ 1`.
 template <int stages>
 struct PipelineState {
   int index = 0;
@@ -145,25 +145,25 @@ struct PipelineState {
 
 #if __CUDA_ARCH__ >= 900
 
-/// The barriers of a ring of stages that one thread, the producer, fills by TMA.
+/// Barriers of a ring of stages that one thread, the producer, fills by TMA.
 template <int stages>
 struct Pipeline {
   MBarrier full[stages], empty[stages];
 
-  /// As MBarrier::init. A stage is empty when so many have arrived.
+  /// As MBarrier::init. A stage is empty when `readers` threads have arrived.
   __device__ __forceinline__ void init(unsigned readers) {
     for (int i = 0; i < stages; ++i) {
       full[i].init(1);
       empty[i].init(readers);
     }
   }
-  /// The producer's: waits until the stage is empty, and returns the barrier that counts the bytes which it is about to load there.
+  /// Producer: waits until the stage is empty, and returns its full barrier, which counts the `bytes` that are to be loaded.
   __device__ __forceinline__ MBarrier& begin_load(const PipelineState<stages>& state, unsigned bytes) {
     empty[state.index].wait(state.phase ^ 1);
     full[state.index].arrive_and_expect_tx(bytes);
     return full[state.index];
   }
-  /// A consumer's.
+  /// Consumer: waits until the stage is full.
   __device__ __forceinline__ void wait_full(const PipelineState<stages>& state) { full[state.index].wait(state.phase); }
 };
 
@@ -171,16 +171,16 @@ struct Pipeline {
 
 // Fences and named barriers
 
-/// Makes barriers that this thread has initialised visible to TMA and to the cluster.
+/// Makes barriers that this thread has initialized visible to TMA and to the cluster.
 __device__ __forceinline__ void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
 /// Makes this thread's writes to shared memory visible to the async proxy: wgmma and TMA.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
-/// One of the block's 16 hardware barriers, for `threads` threads in whole warps; number 0 is __syncthreads.
+/// Synchronizes `threads` threads, in whole warps, at one of the block's 16 hardware barriers; barrier 0 is __syncthreads.
 __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
-/// Counts as arrived and does not wait.
+/// Arrives at such a barrier without waiting.
 __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -189,15 +189,16 @@ __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
 
 #if __CUDA_ARCH__ >= 900
 
-/// Begins to load the box of a tensor map that starts at element (inner, outer); zeros where it lies outside the tensor. The barrier counts
-/// its bytes.
+/// Starts to load the box of a tensor map that starts at element (inner, outer), with zeros outside of the tensor. The barrier counts its
+/// bytes.
 __device__ __forceinline__ void tma_load_2d(void* to, const CUtensorMap_st& map, int inner, int outer, MBarrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];\n" ::"r"(shared_address(to)),
       "l"(&map), "r"(inner), "r"(outer), "r"(shared_address(&barrier.state))
       : "memory");
 }
-/// Likewise into the same place of every block of the cluster whose bit of `blocks` is set; there the barrier at the same place counts.
+/// Multicast: loads to the same address in every block of the cluster whose bit in `blocks` is set; the barrier at the same address there
+/// counts the bytes.
 __device__ __forceinline__ void tma_load_2d(void* to, const CUtensorMap_st& map, int inner, int outer, MBarrier& barrier,
                                             std::uint16_t blocks) {
   asm volatile(
@@ -206,13 +207,13 @@ __device__ __forceinline__ void tma_load_2d(void* to, const CUtensorMap_st& map,
       "l"(&map), "r"(inner), "r"(outer), "r"(shared_address(&barrier.state)), "h"(blocks)
       : "memory");
 }
-/// Likewise of a tensor of three dimensions, from element (x0, x1, x2) on, the innermost first.
+/// The same for a tensor of three dimensions, from element (x0, x1, x2) on, the innermost first.
 __device__ __forceinline__ void tma_load_3d(std::uint32_t to, const CUtensorMap_st& map, int x0, int x1, int x2, MBarrier& barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];\n" ::"r"(to),
                "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(shared_address(&barrier.state))
                : "memory");
 }
-/// Likewise of a tensor of four dimensions, from element (x0, x1, x2, x3) on, the innermost first.
+/// The same for a tensor of four dimensions, from element (x0, x1, x2, x3) on, the innermost first.
 __device__ __forceinline__ void tma_load_4d(std::uint32_t to, const CUtensorMap_st& map, int x0, int x1, int x2, int x3,
                                             MBarrier& barrier) {
   asm volatile(
@@ -220,26 +221,27 @@ __device__ __forceinline__ void tma_load_4d(std::uint32_t to, const CUtensorMap_
       "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(&barrier.state))
       : "memory");
 }
-/// Begins to copy contiguous bytes, a multiple of 16, at addresses that are.
+/// Starts a bulk copy of contiguous bytes; size and addresses are multiples of 16 bytes.
 __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, unsigned bytes, MBarrier& barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to),
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier.state))
                : "memory");
 }
-/// Begins to store a box to the tensor; elements outside it are skipped. fence_proxy_async must follow the writes to shared memory.
+/// Starts to store a box to the tensor; elements outside of it are skipped. fence_proxy_async must come between the writes to shared memory
+/// and this.
 __device__ __forceinline__ void tma_store_2d(const void* from, const CUtensorMap_st& map, int inner, int outer) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(&map), "r"(inner), "r"(outer),
                "r"(shared_address(from))
                : "memory");
 }
-/// Makes a group of this thread's stores since the last.
+/// Commits this thread's stores since the last commit as a group.
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 /// Waits until all of this thread's groups but the last `pending` have read shared memory.
 template <int pending = 0>
 __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(pending) : "memory");
 }
-/// Brings the tensor map, a parameter of the kernel, to the cache that TMA reads it from.
+/// Prefetches the tensor map, a parameter of the kernel, to the descriptor cache.
 __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap_st& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }

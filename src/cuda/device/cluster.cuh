@@ -1,10 +1,10 @@
 #pragma once
 #include "cuda/device/async_copy.cuh"
 
-// Thread block clusters (sm_90): up to eight blocks that run side by side and reach each other's shared memory, DSMEM.
+// Thread block clusters (sm_90): up to eight blocks that run at the same time and access each other's shared memory (DSMEM).
 namespace tern::gpu {
 
-inline constexpr unsigned max_cluster = 8;  ///< blocks; every device that has clusters has them of this size
+inline constexpr unsigned max_cluster = 8;  ///< blocks; the portable maximum of every device with clusters
 
 #if __CUDA_ARCH__ >= 900
 
@@ -14,17 +14,17 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-/// Arrives at the cluster's barrier. A thread that returns from cluster_wait then knows that this block runs, and sees writes before a
-/// fence; other writes of this thread may still be pending.
+/// Arrives at the cluster's barrier. A thread that returns from cluster_wait then knows that this block has started, and sees its writes
+/// before a fence; other writes of this thread may still be pending.
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
-/// Waits for all threads of a cluster, but those that have ended.
+/// Waits for all threads of the cluster that have not exited.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
 }
 
-/// Arrives at a block's copy of a barrier: the one at the same address of that block's shared memory. Ordered behind this thread's reads
-/// but not its writes: a release in the cluster would wait for those to global memory.
+/// Arrives at a block's copy of a barrier, the one at the same address in that block's shared memory. Ordered after this thread's reads but
+/// not after its writes: a cluster-wide release would wait for those to global memory.
 __device__ __forceinline__ void arrive_at(MBarrier& barrier, unsigned block) {
   asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(
                    shared_address(&barrier.state)),
@@ -32,7 +32,7 @@ __device__ __forceinline__ void arrive_at(MBarrier& barrier, unsigned block) {
                : "memory");
 }
 
-/// Reads the value at the same address of the shared memory of a block of the cluster (DSMEM).
+/// Reads the value at the same address in the shared memory of a block of the cluster (DSMEM).
 __device__ __forceinline__ float4 read_dsmem(const float4* place, unsigned block) {
   float4 value;
   asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
@@ -42,7 +42,7 @@ __device__ __forceinline__ float4 read_dsmem(const float4* place, unsigned block
   return value;
 }
 
-/// Begins to write a value to the same address of the shared memory of a block of the cluster (st.async), where that block's copy of the
+/// Starts to write a value to the same address in the shared memory of a block of the cluster (st.async), where that block's copy of the
 /// barrier counts the bytes.
 __device__ __forceinline__ void st_async(const float4* place, float4 value, MBarrier& barrier, unsigned block) {
   asm volatile(
@@ -68,19 +68,19 @@ __device__ __forceinline__ void st_async(const float* place, float value, MBarri
 
 #endif
 
-/// The exchange through DSMEM by which the blocks of a cluster all-reduce: every warp writes its value to all blocks, which then reduce the
-/// same values in the same order. Two slots, used in turn: while some warps still read one, others may be at the next. One slot serves a
-/// kernel that exchanges once, and takes less from the first-level cache.
+/// All-gather through DSMEM, by which the blocks of a cluster all-reduce: every warp writes its value to all blocks, which then reduce the
+/// same values in the same order. Two slots, used alternately: while some warps still read one, others may already write the other. A
+/// kernel that exchanges once needs one slot, which leaves more of the L1 cache.
 ///
-/// A store says to its target's barrier that it has arrived (st.async). A barrier of the cluster would first wait for all earlier writes to
-/// global memory, and empty the first-level cache.
+/// Each store signals its arrival at the target's mbarrier (st.async). A cluster barrier would first wait for all earlier writes to global
+/// memory, and flush the L1 cache.
 template <class V, unsigned max_warps, unsigned slots = 2>
 struct alignas(128) DsmemExchange {
   V values[slots][max_warps * max_cluster];
   MBarrier full[slots];
 
 #if __CUDA_ARCH__ >= 900
-  /// By all threads, once and early. Before the first all_gather, cluster_wait: until then a block may not run yet.
+  /// Called by all threads, once and early. Call cluster_wait before the first all_gather: until then a block may not have started.
   __device__ void init() {
     if (threadIdx.x == 0) {
 #pragma unroll
@@ -89,8 +89,8 @@ struct alignas(128) DsmemExchange {
     }
     cluster_arrive_relaxed();
   }
-  /// The values of all warps of the cluster, blocks outermost, for each of its threads. `turn` counts the calls of a kernel from 0;
-  /// `value` is that of the warp, in its first `cluster` lanes.
+  /// Gathers the values of all warps of the cluster, blocks outermost, for all threads. `turn` counts the calls in a kernel from 0; `value`
+  /// is that of the warp, in its first `cluster` lanes.
   __device__ const V* all_gather(V value, unsigned turn, unsigned cluster) {
     const unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = turn % slots;
     if (threadIdx.x == 0) full[slot].arrive_and_expect_tx(cluster * warps * unsigned(sizeof(V)));

@@ -2,8 +2,8 @@
 
 namespace tern::gpu {
 
-/// Compensated sum: in float32 the rounding error of each addition, which TwoSum gives exactly (Knuth, The Art of Computer Programming 2,
-/// 4.2.2, theorem B), is summed beside it; a plain sum of thousands of equal numbers would be off by 1e-4. Sums in float64 and of integers
+/// Compensated sum: in float32 the rounding error of each addition, computed exactly by TwoSum (Knuth, The Art of Computer Programming 2,
+/// 4.2.2, theorem B), is summed separately; a plain sum of thousands of equal numbers would be off by 1e-4. Sums in float64 and of integers
 /// are plain.
 template <class C>
 struct CompensatedSum {
@@ -20,7 +20,7 @@ struct CompensatedSum<float> {
     error = __fadd_rn(error, __fadd_rn(__fsub_rn(sum, __fsub_rn(next, rounded)), __fsub_rn(x, rounded)));
     sum = next;
   }
-  /// The error of an infinite sum is NaN.
+  /// For an infinite sum the error is NaN, and is left out.
   __device__ __forceinline__ float value() const { return error == error ? sum + error : sum; }
 };
 

@@ -8,11 +8,11 @@
 
 #include "tensor/dtype.h"
 
-// Elements: how kernels convert, read and write them. The 16-bit types of tensor/half.h convert in portable code; the GPU has instructions
-// for it.
+// Conversion, loads and stores of elements in kernels. The 16-bit types of tensor/half.h convert in portable code; here by the GPU's
+// instructions.
 namespace tern::gpu {
 
-/// A number as an integer type: truncated and kept within bounds; NaN gives 0.
+/// Converts a number to an integer type: truncated and clamped; NaN gives 0.
 template <class T>
 __host__ __device__ constexpr T number_as(double number) {
   constexpr double low = static_cast<double>(std::numeric_limits<T>::min()), high = static_cast<double>(std::numeric_limits<T>::max());
@@ -28,7 +28,7 @@ inline constexpr bool is_float = std::is_floating_point_v<T> || is_half<T>;
 __device__ __forceinline__ float widen(f16 value) { return __half2float(__ushort_as_half(value.bits)); }
 __device__ __forceinline__ float widen(bf16 value) { return __uint_as_float(std::uint32_t(value.bits) << 16); }
 
-/// value as a To: != 0 for bool, truncated and kept within bounds for floats to integers (NaN: 0), else as C++ converts.
+/// Converts a value to To: != 0 for bool, truncated and clamped for floats to integers (NaN: 0), otherwise as C++ does.
 template <class To, class From>
 __device__ __forceinline__ To convert(From value) {
   if constexpr (std::is_same_v<To, From>) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ To convert(From value) {
   }
 }
 
-/// Two 16-bit numbers of a register, the first in the lower half, converted by one instruction.
+/// Converts two numbers to a register of two 16-bit numbers, the first in the lower half, by one instruction.
 template <class T>
 __device__ __forceinline__ unsigned pack_pair(float low, float high) {
   unsigned result;
@@ -60,7 +60,7 @@ __device__ __forceinline__ unsigned pack_pair(float low, float high) {
   else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   return result;
 }
-/// The two numbers of such a register.
+/// Converts such a register back to two numbers.
 template <class T>
 __device__ __forceinline__ void unpack_pair(unsigned both, float& low, float& high) {
   T first, second;
@@ -70,13 +70,13 @@ __device__ __forceinline__ void unpack_pair(unsigned both, float& low, float& hi
   high = widen(second);
 }
 
-/// Tag of an element type that is known at run time only: elements are converted to C as they are read, and from C as they are written.
-/// One kernel then serves all dtypes that are computed in C: the paths that need not be fastest use it.
+/// Tag of an element type that is only known at run time: elements are converted to C as they are read, and from C as they are written. One
+/// kernel then serves all dtypes that are computed in C; used where speed is not critical.
 template <class C>
 struct Any {};
 /// As Any<double>, for all floating dtypes.
 struct AnyFloat {};
-/// As Any<double>, for integers beside a number that is no integer. Read only.
+/// As Any<double>, for integers combined with a number that is not whole. Read only.
 struct IntegerAsDouble {};
 /// Tag of an output of any dtype, bool included. Written only.
 struct AnyNumber {};
@@ -112,14 +112,14 @@ template <> struct Erased<bf16> {
 };
 }  // namespace detail
 
-/// The type that elements of T are computed in.
+/// Type in which elements of T are computed.
 template <class T>
 using computed_t = typename detail::Computed<T>::type;
-/// The tag under which T shares the run-time typed kernel.
+/// Tag under which T shares the kernel with run-time types.
 template <class T>
 using erased_t = typename detail::Erased<T>::type;
 
-/// Calls f.operator()<S>() with the type S that elements have in memory: T itself, or that of the dtype where T is a tag.
+/// Calls f.operator()<S>() with the type S that elements have in memory: T itself, or if T is a tag, the type of the dtype.
 template <class T, class F>
 __device__ __forceinline__ decltype(auto) with_type(DType dtype, F&& f) {
   if constexpr (std::is_same_v<T, Any<float>>) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ decltype(auto) with_type(DType dtype, F&& f) {
   }
 }
 
-/// Element `offset` of memory that holds T.
+/// Reads element `offset` of memory that holds T.
 template <class T>
 __device__ __forceinline__ computed_t<T> read(const void* data, DType dtype, std::int64_t offset) {
   return with_type<T>(dtype, [&]<class S>() { return convert<computed_t<T>>(static_cast<const S*>(data)[offset]); });

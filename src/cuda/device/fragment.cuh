@@ -4,19 +4,19 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/mma.cuh"
 
-// Tiles of a warp: accumulators in registers, 16-bit operands in swizzled shared memory or in registers, and products of them. An
-// attention kernel reads as its formula: mma(scores, queries, keys transposed), row_max, exp2, row_sum, mma(y, scores, values).
+// Warp tiles: accumulators in registers, 16-bit operands in swizzled shared memory or in registers, and their products. An attention kernel
+// reads like its formula: mma(scores, queries, keys transposed), row_max, exp2, row_sum, mma(y, scores, values).
 namespace tern::gpu {
 
-/// Lanes over a tile of accumulators as mma has them: a group of four neighbouring lanes shares each row.
+/// Layout of mma accumulators over lanes: a group of four adjacent lanes shares each row.
 struct MmaLanes {
-  static constexpr unsigned low_step = 1, high_step = 2;  ///< bits of the lane's number in which a group's members differ
+  static constexpr unsigned low_step = 1, high_step = 2;  ///< bits of the lane index in which a group's members differ
   static __device__ __forceinline__ int group() { return threadIdx.x % 32 / 4; }
   static __device__ __forceinline__ int member() { return threadIdx.x % 4; }
 };
 
-/// Accumulators (rows, columns) of a warp, in tiles of (16, 8). A lane has a small grid of them, `lane_rows` rows of `lane_columns`:
-/// element (r, c) of the grid is element (row_of(r), column_of(c)) of the tile, and at(r, c).
+/// Accumulators (rows, columns) of a warp, in tiles of (16, 8). A lane holds a small grid of them, `lane_rows` x `lane_columns`: element
+/// (r, c) of the grid, at(r, c), is element (row_of(r), column_of(c)) of the tile.
 template <int rows_, int columns_, class Lanes_ = MmaLanes>
 struct FragmentTile {
   using Lanes = Lanes_;
@@ -38,7 +38,7 @@ struct FragmentTile {
       for (int c = 0; c < lane_columns; ++c) at(r, c) += other.at(r, c);
   }
 
-  /// f(the lane's four elements of tile (m, n), m, n) for the first `limit` tiles of columns.
+  /// Calls f(the lane's four elements of tile (m, n), m, n) for the first `limit` column tiles.
   template <class F>
   __device__ __forceinline__ void for_each_tile(int limit, F&& f) {
 #pragma unroll
@@ -48,7 +48,7 @@ struct FragmentTile {
       for (int m = 0; m < row_tiles; ++m) f(values[m][n], m, n);
     }
   }
-  /// f(element, r, c) for the lane's elements in them.
+  /// Calls f(element, r, c) for the lane's elements of these tiles.
   template <class F>
   __device__ __forceinline__ void for_each(int limit, F&& f) {
     for_each_tile(limit, [&](float (&tile)[4], int m, int n) {
@@ -70,7 +70,7 @@ struct FragmentTile {
     return combine(part, [](float a, float b) { return a + b; });
   }
 
-  // Of one row, the lane's r-th.
+  // The functions below work on one row, the lane's r-th.
 
   __device__ __forceinline__ float row_max(int r) const {
     float largest = -INFINITY;
@@ -78,7 +78,7 @@ struct FragmentTile {
     for (int c = 0; c < lane_columns; c += 2) largest = fmaxf(largest, fmaxf(at(r, c), at(r, c + 1)));
     return combine_max(largest);
   }
-  /// The sum of the lane's elements of the row; combine_sum makes the row's sum of it.
+  /// Sum of the lane's elements of the row; combine_sum completes it to the row's sum.
   __device__ __forceinline__ float partial_row_sum(int r) const {
     float sum = 0;
 #pragma unroll
@@ -95,7 +95,7 @@ struct FragmentTile {
     for (int c = 0; c < lane_columns; ++c) at(r, c) *= factor;
   }
 
-  /// Writes factor times the row to `to`, where a row has `size` elements, a multiple of 8, and the tile begins with number `first`.
+  /// Writes factor times the row to `to`, where a row has `size` elements, a multiple of 8, and the tile starts at element `first`.
   template <class T>
   __device__ __forceinline__ void store_row(int r, float factor, T* to, int first, int size) const {
     T* const pairs = to + first + 2 * Lanes::member();
@@ -108,7 +108,7 @@ struct FragmentTile {
       }
   }
 
-  /// Fragment (m, k) of the tile as a left operand of 16 bits.
+  /// Fragment (m, k) of the tile, rounded to 16 bits, as a left operand.
   template <class T>
   __device__ __forceinline__ void load(unsigned (&to)[4], int m, int k) const {
 #pragma unroll
@@ -116,8 +116,8 @@ struct FragmentTile {
   }
 };
 
-/// Rows of `width` elements of 16 bits in shared memory. Eight rows of one chunk of 16 bytes, as ldmatrix takes them, lie in different
-/// banks: the chunks of a row change places with the row (the swizzle).
+/// Tile of rows of `width` 16-bit elements in shared memory. Its swizzle permutes the 16-byte chunks of a row by the row's index, so that
+/// eight rows of one chunk, as ldmatrix reads them, are in different banks.
 template <int width>
 struct SharedTile {
   static constexpr int chunks = width / 8, row_bytes = width * 2;
@@ -126,9 +126,9 @@ struct SharedTile {
   static __device__ __forceinline__ unsigned offset(int row, int chunk) { return row * row_bytes + ((chunk ^ swizzle(row)) << 4); }
 };
 
-/// An operand of mma_m16n8k16 in a SharedTile, from a row that is a multiple of 16 and an even chunk on. A left one is (rows, depth), or
-/// lies transposed, (depth, rows); a right one is (depth, columns), or lies transposed, (columns, depth). Whatever depends on the lane
-/// alone is computed once.
+/// Operand of mma_m16n8k16 in a SharedTile, starting at a row that is a multiple of 16 and at an even chunk. A left operand is stored as
+/// (rows, depth), or transposed as (depth, rows); a right one as (depth, columns), or transposed as (columns, depth). Everything that
+/// depends only on the lane is computed once.
 template <int width, bool is_left, bool is_transposed>
 class SharedOperand {
  public:
@@ -137,11 +137,11 @@ class SharedOperand {
         swizzle_((lane_chunk() ^ SharedTile<width>::swizzle(lane_row())) << 4),
         chunk_(chunk) {}
 
-  /// The fragment of 16 rows or columns and 16 of the depth, by numbers: of a left operand a whole one, of a right one those of the first 8
-  /// columns and of the others.
+  /// Loads the fragment of 16 rows or columns, index i, and 16 of the depth, index k: for a left operand one fragment, for a right one
+  /// those of the first 8 columns and of the other 8.
   template <class T>
   __device__ __forceinline__ void load(unsigned (&to)[4], int i, int k) const {
-    constexpr bool depth_first = is_left == is_transposed;  // the tile's rows run along the depth
+    constexpr bool depth_first = is_left == is_transposed;  // the tile's rows are steps of the depth
     const int row = depth_first ? k : i, column = depth_first ? i : k;
     const unsigned from = base_ + row * 16 * SharedTile<width>::row_bytes + ((chunk_ + 2 * column) << 4 ^ swizzle_);
     if constexpr (depth_first) ldmatrix_trans(to, from);
@@ -149,7 +149,7 @@ class SharedOperand {
   }
 
  private:
-  // Which row of 16 and which of two chunks the lane addresses: the order of the four matrices is that of a fragment's registers.
+  // Row (of 16) and chunk (of two) whose address the lane supplies: the order of the four matrices is that of a fragment's registers.
   static __device__ __forceinline__ int lane_row() {
     return is_transposed ? threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8 : threadIdx.x % 16;
   }
@@ -162,12 +162,12 @@ template <int width> using OperandAt = SharedOperand<width, true, true>;
 template <int width> using OperandB = SharedOperand<width, false, false>;
 template <int width> using OperandBt = SharedOperand<width, false, true>;
 
-/// A left operand (rows, depth) of 16 bits in registers.
+/// Left operand (rows, depth) of 16 bits in registers.
 template <int rows, int depth>
 struct RegisterOperand {
   unsigned values[rows / 16][depth / 16][4];
 
-  /// Of a tile in shared memory, or of rounded accumulators.
+  /// Loads it from a tile in shared memory, or from accumulators, which are rounded.
   template <class T, class Operand>
   __device__ __forceinline__ void assign(const Operand& from) {
 #pragma unroll
@@ -175,7 +175,7 @@ struct RegisterOperand {
 #pragma unroll
       for (int k = 0; k < depth / 16; ++k) from.template load<T>(values[m][k], m, k);
   }
-  /// Writes it to a SharedTile, from a row and a chunk on.
+  /// Writes it to a SharedTile, starting at a row and a chunk.
   template <int width>
   __device__ __forceinline__ void store(unsigned tile, int row, int chunk) const {
 #pragma unroll
@@ -196,7 +196,7 @@ struct RegisterOperand {
   }
 };
 
-/// A product c += a b that is computed in steps of 16 of the depth.
+/// Product c += a b that is computed in steps of 16 of the depth.
 template <int rows, int columns, class A, class B>
 struct Product {
   FragmentTile<rows, columns>& c;
@@ -213,7 +213,7 @@ struct Product {
 #pragma unroll
     for (int m = 0; m < rows / 16; ++m) a.template load<T>(a_fragments[m], m, k);
   }
-  /// 16 columns.
+  /// Multiplies 16 columns.
   template <class T>
   __device__ __forceinline__ void step(int n, int k) {
     unsigned b_fragments[4];
@@ -226,8 +226,8 @@ struct Product {
   }
 };
 
-/// Computes products over `steps` times 16 of the depth, `unroll` steps at a time; of the same shape, step by step together, so that none
-/// waits for its own sums while the others could go on.
+/// Computes products over `steps` * 16 of the depth, `unroll` steps at a time. Several products of the same shape go step by step together,
+/// so that none waits for its own accumulators while the others could continue.
 template <class T, int unroll, class First, class... Others>
 __device__ __forceinline__ void mma_steps(int steps, First first, Others... others) {
 #pragma unroll(unroll)
@@ -241,7 +241,7 @@ __device__ __forceinline__ void mma_steps(int steps, First first, Others... othe
     }
   }
 }
-/// The same of a depth that is known to the compiler.
+/// The same for a depth that is known at compile time.
 template <class T, int depth, class... Products>
 __device__ __forceinline__ void mma(Products... products) {
   mma_steps<T, depth / 16>(depth / 16, products...);

@@ -2,7 +2,7 @@
 #include <cmath>
 
 // Reductions over the threads of a warp and of a block. An Op has an Accumulator type, its identity() and an associative combine(a, b). An
-// all-reduce leaves the result in all threads, the same bits if combine is commutative to the bit. (Clusters: cluster.cuh.)
+// all-reduce leaves the result in all threads, the same bits if combine is exactly commutative. (Clusters: cluster.cuh.)
 namespace tern::gpu {
 
 inline constexpr unsigned whole_warp = 0xffffffffu;
@@ -19,29 +19,29 @@ struct PlusOp {
   static __device__ C combine(C a, C b) { return a + b; }
 };
 
-/// The maximum, which ignores NaN.
+/// Maximum, which ignores NaN.
 struct MaxOp {
   using Accumulator = float;
   static __device__ float identity() { return -INFINITY; }
   static __device__ float combine(float a, float b) { return fmaxf(a, b); }
 };
 
-/// The combination of the values of a warp's lanes, in all of them.
+/// All-reduce over the lanes of a warp.
 template <class Op>
 __device__ __forceinline__ typename Op::Accumulator warp_all_reduce(typename Op::Accumulator value) {
 #pragma unroll
   for (unsigned step = 16; step > 0; step /= 2) value = Op::combine(value, shuffle_xor(value, step));
   return value;
 }
-/// The same among neighbouring lanes, a power of two of them.
+/// All-reduce over adjacent lanes, a power of two of them.
 template <class Op>
 __device__ __forceinline__ typename Op::Accumulator lanes_all_reduce(typename Op::Accumulator value, unsigned lanes) {
   for (unsigned step = lanes / 2; step > 0; step /= 2) value = Op::combine(value, shuffle_xor(value, step));
   return value;
 }
 
-/// The combination of the values of a block's threads, valid in thread 0. The block has whole warps, at most 32. A second
-/// call in one kernel needs a barrier before it.
+/// Reduction over the threads of a block, valid in thread 0. The block has whole warps, at most 32. A second call in one kernel needs a
+/// barrier before it.
 template <class Op>
 __device__ typename Op::Accumulator block_reduce(typename Op::Accumulator value) {
   __shared__ typename Op::Accumulator shared[32];
@@ -54,8 +54,8 @@ __device__ typename Op::Accumulator block_reduce(typename Op::Accumulator value)
   return value;
 }
 
-/// For a block whose threads are `rows` rows, a power of two, of `across`: the combination of the values of each column of threads, valid
-/// in row 0. `row` is this thread's.
+/// Reduction over the columns of threads of a block, whose threads are `rows` rows, a power of two, of `across` threads; valid in row 0.
+/// `row` is this thread's.
 template <class Op, int width, int threads>
 __device__ __forceinline__ void column_reduce(typename Op::Accumulator (&values)[width], typename Op::Accumulator (&shared)[width][threads],
                                               unsigned across, unsigned row, unsigned rows) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void column_reduce(typename Op::Accumulator (&values)
   }
 }
 
-/// As block_reduce, in all threads, of a block of at most `max_warps`: each warp reduces the warps' values for itself.
+/// All-reduce over the threads of a block of at most `max_warps`: each warp reduces the warps' values by itself.
 template <class Op, unsigned max_warps = 32>
 __device__ __forceinline__ typename Op::Accumulator block_all_reduce(typename Op::Accumulator value) {
   __shared__ typename Op::Accumulator shared[max_warps];

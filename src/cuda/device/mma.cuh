@@ -4,29 +4,29 @@
 
 #include "cuda/device/convert.cuh"
 
-// Tensor cores as every GPU since Ampere has them, one function an instruction: ldmatrix brings fragments from shared memory to registers,
-// mma.sync multiplies them, a warp at a time. Hopper's wgmma is in wgmma.cuh; tiles of fragments are in fragment.cuh.
+// Tensor cores of Ampere and later GPUs, one function for each instruction: ldmatrix loads fragments from shared memory to registers,
+// mma.sync multiplies them, one warp at a time. Hopper's wgmma is in wgmma.cuh; tiles of fragments are in fragment.cuh.
 //
-// A fragment is what one lane holds of a matrix. With group = lane / 4 and member = lane % 4, the accumulator c (16, 8) is spread so, two
-// neighbours of a row in a lane:
+// A fragment is the part of a matrix that one lane holds. With group = lane / 4 and member = lane % 4, the accumulator c (16, 8) is
+// distributed like this, two adjacent elements of a row in a lane:
 //
 //                          columns 0, 1     2, 3        4, 5        6, 7
 //     row group     (8)    lane 4 group     + 1         + 2         + 3        elements c[0], c[1]
 //     row group + 8 (8)    the same lanes                                      elements c[2], c[3]
 //
-// A left operand of 16 bits, a (16, 16), is two such accumulators side by side, with a pair of elements in a register: the result of one
-// product, rounded, is the left operand of the next as it stands. b (16, 8), transposed, is one half of that.
+// A left operand of 16 bits, a (16, 16), is two such accumulators side by side, with a pair of elements in a register: the rounded result
+// of one product is the left operand of the next without any shuffle. b (16, 8), transposed, is one half of that.
 namespace tern::gpu {
 
-/// Four matrices of 8 rows of 16 bytes, whose row l % 8 of matrix l / 8 lane l gives the shared-memory address of. Of each, a lane gets the
-/// 4 bytes `lane % 4` of row `lane / 4`.
+/// Loads four 8 x 16-byte matrices. Lane l supplies the shared-memory address of row l % 8 of matrix l / 8, and gets, of each matrix, 4
+/// bytes: number l % 4 of row l / 4.
 __device__ __forceinline__ void ldmatrix(unsigned (&to)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(row)
                : "memory");
 }
-/// The same of the transposed matrices, of 16-bit elements.
+/// The same with each matrix, of 16-bit elements, transposed.
 __device__ __forceinline__ void ldmatrix_trans(unsigned (&to)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -34,7 +34,7 @@ __device__ __forceinline__ void ldmatrix_trans(unsigned (&to)[4], unsigned row) 
                : "memory");
 }
 
-/// The inverse of ldmatrix: from registers to rows in shared memory (sm_90).
+/// Inverse of ldmatrix: from registers to rows in shared memory (sm_90).
 __device__ __forceinline__ void stmatrix(unsigned row, const unsigned (&from)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(row), "r"(from[0]), "r"(from[1]), "r"(from[2]),

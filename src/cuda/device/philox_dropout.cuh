@@ -4,15 +4,15 @@
 #include "cuda/device/group.cuh"
 #include "tensor/random.h"
 
-// Dropout, defined once for every kernel that has it: random.cu, the fused embedding and norm, both attentions.
+// Dropout, defined once for every kernel that uses it: random.cu, the fused embedding and norm, both attentions.
 namespace tern::gpu {
 
-/// Dropout mask: which elements are dropped, each with probability p, as Note [Dropout's bits] in tensor/random.h says: where an element's
-/// 16 bits, as the upper half of a word, are at most `last_dropped`, whatever the lower half is.
+/// Dropout mask: drops each element with probability p, see Note [Dropout's bits] in tensor/random.h. An element is dropped if its 16 bits,
+/// as the upper half of a word, are at most `last_dropped`, for any lower half.
 struct DropoutMask {
   PhiloxState philox;
   std::uint32_t last_dropped = 0;
-  bool drops = false;  ///< false where p is 0
+  bool drops = false;  ///< false if p is 0
 
   DropoutMask() = default;
   TERN_HOST_DEVICE DropoutMask(double p, PhiloxState philox_) : philox(philox_) {
@@ -21,15 +21,15 @@ struct DropoutMask {
     if (drops) last_dropped = static_cast<std::uint32_t>((bound << 16) - 1);
   }
 
-  /// The position of element 0. Memory is read for it, so a kernel asks once.
+  /// Random position of element 0. It reads memory, so a kernel calls it once.
   __device__ __forceinline__ std::uint64_t position() const { return philox.offset + (drops && philox.base ? *philox.base : 0); }
-  /// The block that serves an even position and the next.
+  /// Philox block that serves an even position and the next.
   __device__ __forceinline__ PhiloxBlock block(std::uint64_t even_position) const {
     return tern::philox<dropout_rounds>(philox.seed, even_position);
   }
-  /// Whether an element is kept whose bits are the upper half of `word`.
+  /// True if an element is kept whose bits are the upper half of `word`.
   __device__ __forceinline__ bool keep(std::uint32_t word) const { return (word > last_dropped) | !drops; }
-  /// Bit k says whether element k of a block is kept. For kernels that know that drops is true.
+  /// Mask of a block: bit k is set if its element k is kept. For kernels that know that drops is true.
   __device__ __forceinline__ unsigned kept_of_block(std::uint64_t even_position) const {
     const PhiloxBlock drawn = block(even_position);
     unsigned kept = 0;
@@ -39,9 +39,9 @@ struct DropoutMask {
     return kept;
   }
 
-  /// Which are kept of 16 x 16 elements, from element `first` of all on, in rows `pitch` apart; `position` is position(). A thread gets its
-  /// rows whole: bit k of the lower half is column k of row `Lanes::group()`, the upper half is 8 rows below. Of the four lanes that share
-  /// two rows, each draws one of the blocks of eight; where rows do not begin with a block, they draw a third one of each row as well.
+  /// Mask of 16 x 16 elements that start at element `first`, in rows `pitch` apart; `position` is position(). A thread gets whole rows: bit
+  /// k of the lower half is column k of row `Lanes::group()`, the upper half is 8 rows below. Of the four lanes that share two rows, each
+  /// draws one of the blocks of eight; if rows do not start at a block, a third block of each row is drawn as well.
   template <class Lanes>
   __device__ __forceinline__ unsigned kept_16x16(int pitch, std::uint64_t position, std::int64_t first) const {
     const int member = Lanes::member(), shift = member / 2 * 16;
@@ -64,7 +64,7 @@ struct DropoutMask {
   }
 };
 
-/// Dropout of values of type C: a dropped one is 0, a kept one x / (1 - p), bitwise the quotient that the CPU computes.
+/// Dropout of values of type C: a dropped value is 0, a kept one x / (1 - p), bitwise the quotient that the CPU computes.
 template <class C>
 struct Dropout : DropoutMask {
   C keep_probability = 1, inverse = 1;
@@ -73,15 +73,16 @@ struct Dropout : DropoutMask {
   TERN_HOST_DEVICE Dropout(double p, PhiloxState philox_)
       : DropoutMask(p, philox_), keep_probability(static_cast<C>(1 - p)), inverse(1 / keep_probability) {}
 
-  /// x / (1 - p): the product with the inverse, corrected by its remainder, since a division has a slow path for tiny divisors. The product
-  /// is kept finite: the remainder of an infinite one would be infinite too, or NaN, where the quotient of a large x is infinite.
+  /// x / (1 - p): the product with the inverse, corrected by its remainder, because division has a slow path for tiny divisors. The product
+  /// is clamped to finite values: the remainder of an infinite one would be infinite or NaN, where the quotient of a large x is infinite.
   __device__ __forceinline__ C scale(C x) const {
     constexpr C largest = std::numeric_limits<C>::max();
     const C product = fmin(fmax(x * inverse, -largest), largest);
     return fma(fma(-product, keep_probability, x), inverse, product);
   }
 
-  /// Elements first, first + 1, ... of a tensor, where `first` is a multiple of the width, or of 4; `position` is position().
+  /// Applies dropout to elements first, first + 1, ... of a tensor, where `first` is a multiple of the width, or of 4; `position` is
+  /// position().
   template <int width>
   __device__ __forceinline__ void operator()(C (&values)[width], std::int64_t first, std::uint64_t position) const {
     static_assert(width == 1 || width == 4 || width % 8 == 0);
@@ -112,7 +113,7 @@ struct Dropout : DropoutMask {
 
  private:
   __device__ __forceinline__ C kept_or_zero(C x, std::uint32_t word) const {
-    const C kept = scale(x);  // of every element: a branch would cost more
+    const C kept = scale(x);  // for every element: a branch would cost more
     return keep(word) ? kept : C(0);
   }
 };

@@ -1,16 +1,17 @@
 #pragma once
 
-// Completion counters and semaphores in device memory, which order the blocks of a kernel. (runtime/allocator.h has the memory.)
+// Completion counters and semaphores in device memory, which order the blocks of a kernel. (runtime/allocator.h allocates them.)
 namespace tern::gpu {
 
 /// Note [Last block]
 /// A sum over more rows than a block reads has two stages: blocks leave partial sums, and those are added up. A second kernel for that
-/// would take longer to launch than to add; so the last block of a group to finish adds all of its parts, in the order of the parts and not
-/// of arrival. A completion counter in device memory tells which block that is. The counters are zero between kernels: the last
-/// block sets its group's back, and kernels of one stream do not overlap in this.
+/// would take longer to launch than to add; so the last block of a group to finish adds up all partial sums, in their order and not in
+/// order of arrival. A completion counter in device memory determines which block that is. The counters are zero between kernels: the last
+/// block resets its group's counter, and kernels of one stream do not overlap here.
 
-/// True in all threads of the last of a group's `blocks` blocks to call it with the group's counter. What the others had written to global
-/// memory before is then there to be read. `sync` waits for all threads of a block that call it, and is_last is shared by them.
+/// Returns true in all threads of the last of a group's `blocks` blocks to call it with the group's counter. Everything that the others
+/// wrote to global memory before is then visible. `sync` synchronizes all threads of a block that call it, and is_last is in their shared
+/// memory.
 template <class Sync>
 __device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks, bool& is_last, Sync sync) {
   sync();
@@ -25,11 +26,11 @@ __device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks
 }
 
 /// Note [Ordered sums]
-/// Atomic additions of floats give another sum in each run, as their order changes. Where blocks add to one place in global memory, a
-/// semaphore orders them instead: it counts the blocks that have added, and a block waits for those before it. Blocks must be numbered
-/// so that one waits only for blocks of lower numbers, which the device has started before.
+/// Atomic additions of floats give a different sum in each run, because their order changes. Where blocks add to the same location in
+/// global memory, a semaphore orders them instead: it counts the blocks that have added, and a block waits for those before it. Blocks must
+/// be numbered so that a block waits only for lower numbers, which the device has started earlier.
 
-/// Waits until the semaphore is `turn`, and sees what the blocks before wrote.
+/// Waits until the semaphore equals `turn`, and then sees what the previous blocks wrote.
 __device__ __forceinline__ void semaphore_wait(const int* semaphore, int turn) {
   int value;
   do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(value) : "l"(semaphore) : "memory");
@@ -41,7 +42,7 @@ __device__ __forceinline__ void semaphore_release(int* semaphore, int turn) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;\n" ::"l"(semaphore), "r"(turn) : "memory");
 }
 
-/// Adds to global memory without waiting for the result (red).
+/// Adds to global memory without returning the old value (red).
 __device__ __forceinline__ void red_add(float4* to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])

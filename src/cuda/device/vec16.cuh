@@ -3,20 +3,20 @@
 
 #include "cuda/device/convert.cuh"
 
-// Vectors of 16 bytes, the most that one instruction moves. There are two forms:
+// Vectors of 16 bytes, the most that one instruction moves, in two forms:
 //
-// - Vector<T, width>: elements side by side, of any size up to 16 bytes. A kernel indexes it.
-// - Packed<T, width>: a vector as it lies in registers, four of 32 bits with one float or a pair of 16-bit numbers each, or one element.
-//   A kernel that holds many vectors keeps them packed: structures of 16-bit numbers the compiler takes apart, a register for each.
+// - Vector<T, width>: an array of elements, of up to 16 bytes. Kernels index it.
+// - Packed<T, width>: a vector as it is in registers, four of 32 bits with one float or a pair of 16-bit numbers each, or one element.
+//   For kernels that hold many vectors: the compiler would unpack structures of 16-bit numbers to one register for each.
 namespace tern::gpu {
 
-/// Elements that one instruction moves: 16 bytes where the types allow it. The address must be a multiple of its size.
+/// Elements that one instruction moves, up to 16 bytes. The address must be a multiple of its size.
 template <class T, int width>
 struct alignas(sizeof(T) * width) Vector {
   T values[width];
 };
 
-/// Elements of a vector of 16 bytes.
+/// Number of elements in a vector of 16 bytes.
 template <class T>
 inline constexpr int vec16_width = 16 / sizeof(T);
 
@@ -37,7 +37,7 @@ template <int width, class T>
 __device__ __forceinline__ Packed<T, width> read_packed(const T* address) {
   return *reinterpret_cast<const Packed<T, width>*>(address);
 }
-/// Bypasses the first-level cache (ld.global.cg), which is left to data that is read often. The kernel may write to the address later.
+/// Bypasses the L1 cache (ld.global.cg), to leave it to data that is read often. The kernel may write to the address later.
 template <int width, class T>
 __device__ __forceinline__ Packed<T, width> read_packed_cg(const T* address) {
   if constexpr (width > 1) return __ldcg(reinterpret_cast<const uint4*>(address));
@@ -49,7 +49,7 @@ __device__ __forceinline__ void write_packed(T* address, const Packed<T, width>&
   *reinterpret_cast<Packed<T, width>*>(address) = packed;
 }
 
-/// A vector of one value.
+/// Vector of one repeated value.
 template <int width, class T>
 __device__ __forceinline__ Packed<T, width> broadcast(T value) {
   if constexpr (width == 1) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ Packed<T, width> broadcast(T value) {
   }
 }
 
-/// The elements of a packed vector, in the type that they are computed in.
+/// Unpacks the elements of a vector to the type that they are computed in.
 template <class T, class C, int width>
 __device__ __forceinline__ void unpack(const Packed<T, width>& packed, C (&values)[width]) {
   if constexpr (width == 1) {

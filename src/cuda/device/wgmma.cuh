@@ -1,15 +1,15 @@
 #pragma once
 #include "cuda/device/cluster.cuh"
 
-// Hopper's warpgroup instructions, one a function; for code that is compiled for sm_90a alone. A warpgroup is four warps, whose 128 threads
-// multiply together (wgmma): asynchronously, from shared memory that descriptors point to, into registers.
+// Hopper's warpgroup instructions, one function for each; only for code that is compiled for sm_90a. A warpgroup is four warps, whose 128
+// threads multiply together (wgmma): asynchronously, from operands in shared memory that descriptors point to, into registers.
 namespace tern::gpu {
 
-inline constexpr std::size_t swizzle_span = 1024;  ///< bytes of shared memory after which the swizzle of 128 bytes repeats
+inline constexpr std::size_t swizzle_span = 1024;  ///< bytes of shared memory after which the 128-byte swizzle repeats
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// The first place in a block's dynamic shared memory where the swizzle begins: shared_bytes of a launch have a span more for it.
+/// First swizzle-aligned address in a block's dynamic shared memory: a launch's shared_bytes must include one more span for it.
 __device__ __forceinline__ std::uint32_t swizzle_aligned_address(const void* memory) {
   return (shared_address(memory) + unsigned(swizzle_span) - 1) & ~(unsigned(swizzle_span) - 1);
 }
@@ -18,7 +18,7 @@ __device__ __forceinline__ V* swizzle_aligned(void* memory) {
   return reinterpret_cast<V*>(static_cast<char*>(memory) + (swizzle_aligned_address(memory) - shared_address(memory)));
 }
 
-/// Changes how many registers each thread of the warpgroup has (setmaxnreg).
+/// Changes the number of registers per thread of the warpgroup (setmaxnreg).
 template <int count>
 __device__ __forceinline__ void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(count));
@@ -28,17 +28,17 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(count));
 }
 
-/// The matrix descriptor of an operand at an address of shared memory: rows of 128 bytes in the swizzle of 128 bytes, eight rows after
-/// 1024. Of one that is transposed, (depth, rows), a row of the tile is one of the depth (MN-major). A tile wider than 128 bytes is in
-/// blocks of that width, and where it is MN-major the next one lies `block_bytes` on.
+/// Matrix descriptor of an operand at an address in shared memory: rows of 128 bytes with the 128-byte swizzle, eight rows every 1024
+/// bytes. For a transposed operand, (depth, rows), a row of the tile is one step of the depth (MN-major). A tile wider than 128 bytes is
+/// divided into blocks of that width; if it is MN-major, the next block is `block_bytes` further.
 __device__ __forceinline__ std::uint64_t wgmma_descriptor(std::uint32_t address, unsigned block_bytes) {
   return std::uint64_t((address & 0x3ffff) >> 4) | std::uint64_t(block_bytes >> 4) << 16 | std::uint64_t(swizzle_span >> 4) << 32 |
          std::uint64_t(1) << 62;
 }
-/// Of a tile of one block.
+/// Descriptor of a tile of one block.
 __device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* tile) { return wgmma_descriptor(shared_address(tile), 16); }
 
-/// To be called before the first wgmma of a batch (wgmma.fence): orders it behind this thread's writes to the registers that it uses.
+/// Call before the first wgmma of a batch (wgmma.fence): orders it after this thread's writes to the registers that it uses.
 __device__ __forceinline__ void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 /// Waits until at most `groups` of this warpgroup's committed batches are pending.
@@ -46,13 +46,13 @@ template <int groups>
 __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(groups) : "memory");
 }
-/// Keeps the compiler from moving uses of the registers that wgmma writes across this place.
+/// Keeps the compiler from moving uses of wgmma's accumulator registers across this point.
 template <int count>
 __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-/// Keeps the compiler from computing a left operand in registers between the wgmma that read it: it is computed before this place.
+/// Makes the compiler compute a left operand in registers before this point, and not between the wgmma that read it.
 template <int steps>
 __device__ __forceinline__ void warpgroup_fence_operand(std::uint32_t (&a)[steps][4]) {
 #pragma unroll
@@ -80,7 +80,7 @@ __device__ __forceinline__ void wgmma_k8_tf32(float (&d)[64], const std::uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(adds)));
 }
 
-/// Likewise with a K-major in shared memory.
+/// The same with a in shared memory, K-major.
 __device__ __forceinline__ void wgmma_k8_tf32(float (&d)[64], std::uint64_t a, std::uint64_t b, bool adds) {
   asm volatile(
       "{\n.reg .pred sums;\nsetp.ne.b32 sums, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"

@@ -2,15 +2,15 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/device/wgmma.cuh"
 
-// wgmma of 16-bit elements with sums in float32, a step of 16 of the depth an instruction: d (64, N) = a (64, 16) b (16, N), or added to d.
-// The width N is that of d. b lies in shared memory as (N, depth), K-major, or where it is transposed as (depth, N), MN-major; a as (64,
-// depth) or (depth, 64), or in registers: those of a warp's 16 rows are the fragments of mma_m16n8k16, for a and for d. wgmma_k16_first
-// does not read d, so that its old values need no registers.
+// wgmma of 16-bit elements with float32 accumulators, 16 of the depth per instruction: d (64, N) = a (64, 16) b (16, N), or added to d. The
+// width N is that of d. b is in shared memory as (N, depth), K-major, or transposed as (depth, N), MN-major. a is in shared memory as (64,
+// depth) or (depth, 64), or in registers: the fragments of a warp's 16 rows are those of mma_m16n8k16, for a and for d. wgmma_k16_first
+// does not read d, so its old values need no registers.
 namespace tern::gpu {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// The elements' type, as the instruction's name spells it.
+/// Element type, as spelled in the instruction's name.
 template <class T>
 struct wgmma_type;
 template <>

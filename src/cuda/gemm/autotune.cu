@@ -21,7 +21,7 @@ namespace tern::gpu {
 
 namespace {
 
-/// A checksum: the sum of all 16-bit words, each times an odd number. Integers, so that the order of additions does not matter.
+/// Checksum: the sum of all 16-bit words, each times an odd number. In integers, so that the order of additions does not matter.
 __global__ void __launch_bounds__(block_size) add_words(const std::uint16_t* data, std::size_t count, unsigned long long* total) {
   unsigned long long sum = 0;
   for (std::size_t i = blockIdx.x * std::size_t(block_size) + threadIdx.x; i < count; i += gridDim.x * std::size_t(block_size))
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(block_size) add_words(const std::uint16_t* dat
   if (threadIdx.x % 32 == 0) atomicAdd(total, sum);
 }
 
-/// The checksum of a result, by which results are compared. Waits for the stream.
+/// Checksum of a result, by which results are compared. Waits for the stream.
 std::uint64_t checksum_of(const void* data, std::size_t bytes, Stream stream) {
   const Workspace total(sizeof(unsigned long long), stream);
   check(cudaMemsetAsync(total.as<void>(), 0, sizeof(unsigned long long), handle(stream)), "cudaMemsetAsync");
@@ -48,8 +48,8 @@ std::size_t max_workspace_bytes(const std::vector<Candidate>& candidates) {
   return bytes;
 }
 
-/// Times candidates as parts of a graph: there the fills that some ask for, and the kernels that add the sums of a split-K GEMM, cost more
-/// than on a stream, and training steps run as graphs.
+/// Times candidates within a graph: there the fills that some need, and the kernels that add up a split-K GEMM, cost more than on a stream,
+/// and training steps run as graphs.
 class Autotuner {
  public:
   Autotuner(const std::vector<Candidate>& ranked, const GemmProblem& p, const GemmOperands& operands, Stream stream,
@@ -60,7 +60,7 @@ class Autotuner {
         workspace_(max_workspace_bytes(ranked), stream),
         bytes_(static_cast<std::size_t>((p.batch_count - 1) * p.c_batch_stride + (p.n - 1) * p.ldc + p.m) * size_of(p.dtype)),
         scratch_(p.write == Write::accumulate ? bytes_ : 0, stream),
-        // A GEMM that overwrites may be written again and again; one that accumulates writes its sum elsewhere.
+        // A GEMM that overwrites can be repeated; one that accumulates writes its sum elsewhere.
         out_(p.write == Write::accumulate ? scratch_.as<void>() : operands.c),
         graph_stream_(backend::graph_stream(Cuda{}, stream.device)) {}
 
@@ -89,18 +89,17 @@ class Autotuner {
  private:
   struct Timing {
     const Candidate* candidate;
-    double us;  ///< negative: refused
+    double us;  ///< negative: the launch failed
     std::uint64_t checksum;
   };
 
   bool launch(const Candidate& one, Stream stream) { return launch_(one, out_, workspace_.as<void>(), stream); }
 
   Timing time(const Candidate& one, double best_us) {
-    // A fifth of a millisecond for each of three samples; a candidate that is slower than the best so far by prune_ratio gets no second
-    // one.
+    // A fifth of a millisecond for each of three samples; a candidate slower than prune_ratio times the best so far gets only one sample.
     constexpr double sample_us = 200, prune_ratio = 1.2;
     if (!launch(one, stream_)) return {&one, -1, 0};                    // the first launch of a kernel loads it
-    const std::uint64_t checksum = checksum_of(out_, bytes_, stream_);  // waits: from here on any stream may read the operands
+    const std::uint64_t checksum = checksum_of(out_, bytes_, stream_);  // waits: after this any stream may read the operands
     double us = sample(*record(one, 1), 1);
     const int repeats = static_cast<int>(std::clamp(sample_us / us, 1.0, 20.0));
     const auto graph = record(one, repeats);
@@ -114,7 +113,7 @@ class Autotuner {
     });
   }
 
-  /// Microseconds of one of a graph's launches.
+  /// Microseconds per launch, of one launch of the graph.
   double sample(backend::Graph& graph, int repeats) {
     graph.launch();
     const backend::Event begin(graph_stream_->get(), backend::Event::Timing::on);
@@ -140,15 +139,15 @@ const Candidate* autotune(const std::vector<Candidate>& ranked, const GemmProble
   return Autotuner(ranked, problem, operands, stream, launch).choose();
 }
 
-// The file of choices.
+// File of choices.
 
 namespace {
 
 using Choices = std::map<ProblemKey, AlgorithmWords>;
 
-constexpr const char* header = "tern products 5";  // names the format; a file of another one is written anew
+constexpr const char* header = "tern products 5";  // names the format; a file of another format is overwritten
 
-/// FNV-1a, word by word. A line that was cut off or edited does not carry its words' checksum.
+/// FNV-1a, word by word, so that truncated or edited lines are detected.
 std::uint64_t checksum_of(const ProblemKey& key, const AlgorithmWords& words) {
   std::uint64_t sum = 0xcbf29ce484222325;
   const auto add = [&](std::uint64_t word) { sum = (sum ^ word) * 0x100000001b3; };
@@ -174,7 +173,7 @@ void read(const std::filesystem::path& path, Choices& choices) {
   }
 }
 
-/// A file that cannot be written is no error: the choices serve this process alone.
+/// A file that cannot be written is not an error: the choices then serve this process only.
 void write(const std::filesystem::path& path, const Choices& choices) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
@@ -188,7 +187,7 @@ void write(const std::filesystem::path& path, const Choices& choices) {
   backend::replace_file(path, text.str());
 }
 
-/// Empty where the environment names no place.
+/// Returns an empty path if the environment gives no place.
 std::filesystem::path cache_directory() {
   const auto variable = [](const char* name) {
     const char* const value = std::getenv(name);
@@ -199,7 +198,7 @@ std::filesystem::path cache_directory() {
   return {};
 }
 
-/// The device's name, fit for that of a file.
+/// The device's name, as part of a file name.
 std::string kind_of(Device device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties");
@@ -221,8 +220,7 @@ struct Cache {
 
 std::mutex mutex;
 
-/// The choices for the device's kind, read when they are first asked for: GPUs of one kind share them, and so give the same bits. Under the
-/// mutex.
+/// Choices for the device's kind, read at first use: GPUs of one kind share them, and so give the same bits. Call with the mutex locked.
 Cache& cache(Device device) {
   static auto& by_kind = *new std::map<std::string, Cache>;
   static auto& by_device = *new std::map<int, Cache*>;
@@ -238,7 +236,7 @@ Cache& cache(Device device) {
 
 }  // namespace
 
-// The first word is the variant's index. Files hold these numbers: they must not change.
+// The first word is the variant's index, which files contain: it must not change.
 static_assert(sizeof(AlgorithmWords) >= sizeof(std::uint64_t) + sizeof(cublasLtMatmulAlgo_t));
 
 AlgorithmWords to_words(const GemmAlgorithm& algorithm) {
@@ -284,7 +282,7 @@ void cache_algorithm(Device device, const ProblemKey& key, const GemmAlgorithm& 
   Cache& kept = cache(device);
   kept.choices[key] = to_words(algorithm);
   if (kept.path.empty()) return;
-  // Other processes' choices of the meantime stay, for the runs to come.
+  // Keeps choices that other processes have written meanwhile, for later runs.
   Choices all = kept.choices;
   read(kept.path, all);
   write(kept.path, all);

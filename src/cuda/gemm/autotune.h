@@ -9,32 +9,32 @@
 namespace tern::gpu {
 
 /// Note [Choice of algorithms]
-/// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth (a head of 10,000 classes: 697 us, where its
-/// second choice takes 578), so the first eight are timed once for each new kind of problem, in a graph. A fill of four bytes before a
-/// GEMM takes 6 us there. In TF32 the first four of tf32_configs are timed with them, for 3xTF32 those alone, and of 16-bit floats the
-/// kernels of split_k_bf16.cu and, with GELU in the epilogue, gelu_gemm.cu, which count as the first choice. Which one wins decides how
-/// sums are split, and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file and another
-/// than the first choice is taken only where it is faster by more than the noise, and among equals one whose result is the first's bit for
-/// bit. Nothing is timed while a graph is recorded, nor for problems that take no time: those get the first of cuBLASLt's. Within
-/// NoAutotune, which decoding has, all do; and with TERN_TUNE=0 in the environment all do everywhere, and the file is neither read nor
-/// written: the same bits on every machine of a kind. (Times on an H200.)
+/// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth (a head of 10,000 classes: 697 us, where its second
+/// choice takes 578), so the first eight are timed once for each new kind of problem, in a graph. A fill of four bytes before a GEMM takes
+/// 6 us there. For TF32 the first four of tf32_configs are timed as well, for 3xTF32 only those, and for 16-bit floats the kernels of
+/// split_k_bf16.cu and, with GELU in the epilogue, gelu_gemm.cu, which count as the first choice. The winner determines how sums are split,
+/// and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file, and a choice other than the
+/// first is taken only if it is faster by more than the noise; among equals, one whose result is the first's bit for bit. Nothing is timed
+/// during graph capture, nor for problems that take no time: those get the first of cuBLASLt's. Within NoAutotune, which decoding uses, all
+/// do; and with TERN_TUNE=0 in the environment all do everywhere, and the file is neither read nor written: the same bits on every machine
+/// of a kind. (Times on an H200.)
 
 struct Candidate {
   GemmAlgorithm algorithm;
   std::size_t workspace_bytes = 0;
 };
 
-/// Queues the problem by this candidate, into `out`; false where it is refused.
+/// Queues the problem with this candidate, into `out`; returns false if it cannot be launched.
 using LaunchCandidate = std::function<bool(const Candidate& candidate, void* out, void* workspace, Stream stream)>;
 
-/// Times the candidates, ranked by their promise, on the operands at hand, by the rule of the note. Null where all are refused. c of an
-/// overwriting problem is written.
+/// Times the candidates, ranked by expected speed, on the given operands, by the rule of the note. Returns null if none can be launched.
+/// Overwrites c of an overwriting problem.
 const Candidate* autotune(const std::vector<Candidate>& ranked, const GemmProblem& problem, const GemmOperands& operands, Stream stream,
                           const LaunchCandidate& launch);
 
-/// The numbers that the choice of an algorithm depends on.
+/// Numbers that the choice of an algorithm depends on.
 using ProblemKey = std::array<std::uint64_t, 11>;
-/// An algorithm's kind and its parameters, as the file has them.
+/// Kind of an algorithm and its parameters, as stored in the file.
 using AlgorithmWords = std::array<std::uint64_t, 9>;
 AlgorithmWords to_words(const GemmAlgorithm& algorithm);
 GemmAlgorithm from_words(const AlgorithmWords& words);
@@ -42,10 +42,10 @@ GemmAlgorithm from_words(const AlgorithmWords& words);
 /// False with TERN_TUNE=0 in the environment: see Note [Choice of algorithms].
 bool autotune_is_on();
 
-/// The algorithm that an earlier call or process chose for the problem. Kept in $XDG_CACHE_HOME/tern or ~/.cache/tern, in a file for each
+/// Algorithm that an earlier call or process chose for the problem. Stored in $XDG_CACHE_HOME/tern or ~/.cache/tern, in a file for each
 /// kind of GPU and version of cuBLAS.
 std::optional<GemmAlgorithm> cached_algorithm(Device device, const ProblemKey& key);
-/// Keeps a choice for this process and later ones; for this one alone where the file cannot be written.
+/// Stores a choice for this process and later ones; only for this one if the file cannot be written.
 void cache_algorithm(Device device, const ProblemKey& key, const GemmAlgorithm& algorithm);
 
 }  // namespace tern::gpu

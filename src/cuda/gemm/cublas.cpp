@@ -21,7 +21,7 @@ cublasHandle_t create_handle(Stream stream) {
   check(cublasCreate(&created), "cublasCreate");
   check(cublasSetStream(created, handle(stream)), "cublasSetStream");
   check(cublasSetWorkspace(created, workspace, cublas_workspace_bytes), "cublasSetWorkspace");
-  // The partial sums of a split-K GEMM of 16-bit floats would otherwise be added in 16 bits.
+  // Otherwise the partial sums of a split-K GEMM of 16-bit floats would be added in 16 bits.
   const auto math = static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
   check(cublasSetMathMode(created, math), "cublasSetMathMode");
   return created;
@@ -99,13 +99,13 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasLtGemm::algorithms(const Gemm
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(cublas_workspace_bytes));
-  // The partial sums of split-K are added in the type of the arithmetic: in 16 bits they would lose float32's precision.
+  // Adds the partial sums of split-K in the compute type: in 16 bits they would lose float32's precision.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   const auto bytes = [](const void* address) { return std::uint32_t(1) << log2_alignment(address); };
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, bytes(operands.a));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes(operands.b));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes(operands.c));
-  // An epilogue reads the bias in vectors as wide as those in which it writes D, and no attribute tells its alignment.
+  // An epilogue reads the bias in vectors as wide as those in which it writes D, but no attribute gives its alignment.
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min({bytes(operands.c), bytes(operands.bias), bytes(operands.before_gelu)}));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(max_count));
   int count = 0;

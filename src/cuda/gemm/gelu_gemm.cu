@@ -14,30 +14,30 @@
 //   bias_gelu    before = a b + bias, c = gelu(before)                                             b K-major
 //   gelu_grad    c = a b gelu'(before), and the sums of its columns over the rows of each tile     b MN-major
 //
-// A block has tiles of 128 x 192, and a cluster of two blocks two tiles below each other, whose part of b each block loads half of, for
-// both. Blocks are persistent: of the tiles of a block one consumer has the first, third, ..., the other one those between.
+// A block has tiles of 128 x 192. A cluster of two blocks has two tiles one above the other, and each block loads half of their part of b
+// for both (multicast). Blocks are persistent; a block's tiles go alternately to its two consumer warpgroups.
 //
 //   producer warpgroup   24 registers     warp 0       empty[i] -> TMA: a (128, 64), half of b to both blocks -> full[i]
 //                                         warp 1, 2    pieces[consumer]: empty[j] -> TMA: before (64, 64) -> full[j]
 //                                         gelu_grad
-//   two consumer         240 registers    its turn -> full[i] -> 8 wgmma m64n192k16, 192 sums a thread -> empty[i] of both blocks;
-//   warpgroups                            the other one's turn; epilogue: six pieces of the tile, registers -> piece j -> TMA
+//   two consumer         240 registers    own turn -> full[i] -> 8 wgmma m64n192k16, 192 accumulators a thread -> empty[i] of both blocks;
+//   warpgroups                            pass the turn; epilogue: six pieces of the tile, registers -> piece j -> TMA store
 //
-//   shared memory   | 4 stages of a (128, 64), b (64, 192): 160 KiB | 3 pieces (64, 64) of each consumer: 48 KiB |   swizzle of 128 bytes
+//   shared memory   | 4 stages of a (128, 64), b (64, 192): 160 KiB | 3 pieces (64, 64) of each consumer: 48 KiB |   128-byte swizzle
 //
-// A stage takes the tensor cores 768 cycles and loads 28 KiB: 37 bytes a cycle. An epilogue may take 24 stages of a depth of 768, from the
-// end of a consumer's product to its next one's: each consumer has pieces of its own, since through one tile for both the epilogues of a
-// block would wait for each other, as long as 12 stages.
+// A stage takes the tensor cores 768 cycles and loads 28 KiB: 37 bytes per cycle. Each consumer has separate pieces, so that its epilogue
+// may take as long as 24 stages at a depth of 768, from the end of one of its products to the end of the next; with one buffer for both,
+// the epilogues of a block would wait for each other, for as long as 12 stages.
 namespace tern::gpu {
 
 namespace {
 
 constexpr int tile_m = 128, tile_n = 192, tile_k = 64;
-constexpr int block_columns = 64;  ///< of 128 bytes: a block of the swizzle
+constexpr int block_columns = 64;  ///< columns of 128 bytes: a block of the swizzle
 constexpr int column_blocks = tile_n / block_columns, stages = 4, cluster_size = 2;
 constexpr int warpgroup = 128, threads = 3 * warpgroup;
-constexpr int halves = tile_m / 64, sums_of_half = tile_n / 2;  ///< a thread's
-/// An epilogue's piece is half of the rows of a block of columns.
+constexpr int halves = tile_m / 64, sums_of_half = tile_n / 2;  ///< of a thread
+/// A piece of the epilogue is half of the rows of a block of columns.
 constexpr int piece_m = tile_m / halves, pieces_of_consumer = 3;
 constexpr unsigned piece_bytes = piece_m * block_columns * 2;
 
@@ -53,9 +53,9 @@ constexpr std::size_t shared_bytes = sizeof(Memory) + swizzle_span;
 struct GeluGemmParams {
   CUtensorMap a, b, c, before;
   const void* bias;
-  float* column_parts;  ///< (row_tiles, n); null where nobody wants them
+  float* column_parts;  ///< (row_tiles, n); null if not needed
   int n, k_steps, row_tiles, column_tiles;
-  /// Pairs of tiles below each other.
+  /// Number of pairs of tiles, one above the other.
   __device__ int tile_pairs() const { return (row_tiles + 1) / 2 * column_tiles; }
 };
 
@@ -67,7 +67,7 @@ struct Barriers {
   float sums[2][4][tile_n];                ///< of each consumer's warps
 };
 
-/// The tiles of this block, numbered from 0.
+/// Tiles of this block, numbered from 0.
 struct Tiles {
   const GeluGemmParams& p;
   __device__ int count() const {
@@ -79,7 +79,7 @@ struct Tiles {
   __device__ int column(int number) const { return pair_of(number) % p.column_tiles * tile_n; }
 };
 
-/// One thread: the stages of all tiles, in their order.
+/// Producer thread: loads the stages of all tiles, in their order.
 template <bool b_k_major>
 __device__ __forceinline__ void load_stages(const GeluGemmParams& p, Memory& memory, Barriers& barriers) {
   const Tiles tiles{p};
@@ -108,7 +108,7 @@ __device__ __forceinline__ void load_stages(const GeluGemmParams& p, Memory& mem
   }
 }
 
-/// One thread: the values before GELU, for the tiles of one consumer, a piece after another.
+/// One thread: loads the values before GELU for the tiles of one consumer, piece by piece.
 __device__ __forceinline__ void load_pieces(const GeluGemmParams& p, Memory& memory, Barriers& barriers, int consumer) {
   const Tiles tiles{p};
   PipelineState<pieces_of_consumer> write;
@@ -122,11 +122,11 @@ __device__ __forceinline__ void load_pieces(const GeluGemmParams& p, Memory& mem
       }
 }
 
-/// A consumer's sums of a tile. A stage is empty when the wgmma after it have been queued and its own are done.
+/// Accumulates a consumer's tile. A stage is released when the wgmma of the next one are queued and its own are done.
 template <class T, bool b_k_major, class EndTurn>
 __device__ __forceinline__ void multiply(const GeluGemmParams& p, const Memory& memory, Barriers& barriers, PipelineState<stages>& read,
                                          float (&sums)[halves][sums_of_half], EndTurn end_turn) {
-  constexpr int wgmma_k = 16, half_rows = 64 * tile_k * 2 >> 4;  // in a descriptor's units of 16 bytes
+  constexpr int wgmma_k = 16, half_rows = 64 * tile_k * 2 >> 4;  // in the descriptor's units of 16 bytes
   constexpr int a_step = wgmma_k * 2 >> 4, b_step = b_k_major ? a_step : wgmma_k * block_columns * 2 >> 4;
   const unsigned lane = threadIdx.x % 32;
   int previous = -1;
@@ -165,22 +165,22 @@ __device__ __forceinline__ void multiply(const GeluGemmParams& p, const Memory& 
   release(previous);
 }
 
-/// The pieces of a consumer: of its tiles, those that it has stored, and the ring that they go through.
+/// The ring of pieces of a consumer, and the number of those that it has stored.
 struct Pieces {
   Memory& memory;
   Barriers& barriers;
   int consumer;
   PipelineState<pieces_of_consumer> ring;
 
-  /// The address of a thread's pair of columns 8 j + (0, 1) of its first row; its second row is eight rows below.
+  /// Address of a thread's pair of columns 8 j + (0, 1) of its first row; its second row is eight rows below.
   __device__ std::uint32_t pair(int j) const {
     const int warp = threadIdx.x % warpgroup / 32, lane = threadIdx.x % 32;
-    const int row = warp * 16 + lane / 4;  // of its group of eight, in which the swizzle counts: lane / 4
+    const int row = warp * 16 + lane / 4;  // lane / 4 is the row within its group of eight, which determines the swizzle
     return shared_address(memory.pieces[consumer][ring.index]) +
            static_cast<std::uint32_t>(row * 128 + ((j ^ lane / 4) << 4) + lane % 4 * 4);
   }
   __device__ void sync() const { named_barrier_sync(3 + consumer, warpgroup); }
-  /// The piece that all threads of the consumer have written goes to memory, and the ring goes on.
+  /// Stores the current piece, which all threads of the consumer have written, to global memory, and advances the ring.
   __device__ void store(const CUtensorMap& map, int column, int row) {
     fence_proxy_async();
     sync();
@@ -190,15 +190,15 @@ struct Pieces {
     }
     ring.advance();
   }
-  /// Before a piece is written that no TMA has loaded: its last store has read it.
+  /// Call before writing to a piece that no TMA load has filled: waits until its last store has read it.
   __device__ void wait_until_free() const {
     if (threadIdx.x % warpgroup == 0) tma_store_wait_read<pieces_of_consumer - 1>();
     sync();
   }
 };
-constexpr int pairs_of_row = block_columns / 8, pairs_of_piece = 2 * pairs_of_row;  ///< a thread's
+constexpr int pairs_of_row = block_columns / 8, pairs_of_piece = 2 * pairs_of_row;  ///< of a thread
 
-/// The sums of pair `i` of a thread's piece: of its row i % 2 and columns i / 2.
+/// Accumulator of pair `i` of a thread's piece: row i % 2, columns i / 2.
 __device__ __forceinline__ float& sum_of(float (&sums)[halves][sums_of_half], int block, int half, int i, int column) {
   return sums[half][4 * (block * pairs_of_row + i / 2) + 2 * (i % 2) + column];
 }
@@ -236,7 +236,7 @@ __device__ __forceinline__ void store_gelu(const GeluGemmParams& p, Pieces& piec
   }
 }
 
-/// The sums of a warp's rows of a block of columns.
+/// Column sums of a warp's rows of a block of columns.
 __device__ __forceinline__ void sum_columns(float (&sums)[halves][sums_of_half], int block, float* to) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -263,7 +263,7 @@ __device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Pieces&
     for (int h = 0; h < halves; ++h) {
       const int index = pieces.ring.index;
       pieces.barriers.pieces[pieces.consumer].wait_full(pieces.ring);
-      unsigned before[pairs_of_piece];  // all of them first: a load does not pass a store, whose place the compiler does not know
+      unsigned before[pairs_of_piece];  // all loads first: the compiler cannot move loads before stores to unknown addresses
 #pragma unroll
       for (int i = 0; i < pairs_of_piece; ++i) before[i] = load_shared<unsigned>(pieces.pair(i / 2) + i % 2 * (8 * 128));
 #pragma unroll
@@ -275,7 +275,7 @@ __device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Pieces&
         store_shared(pieces.pair(i / 2) + i % 2 * (8 * 128), pack_pair<T>(x, y));
       }
       pieces.store(p.c, first + block * block_columns, row_tile * tile_m + h * piece_m);
-      if (thread == 0) {  // the piece before this one is free
+      if (thread == 0) {  // the previous piece is free
         tma_store_wait_read<1>();
         if (number >= 2 || block + h > 0)
           pieces.barriers.pieces[pieces.consumer].empty[(index + pieces_of_consumer - 1) % pieces_of_consumer].arrive();
@@ -287,11 +287,11 @@ __device__ __forceinline__ void store_gelu_grad(const GeluGemmParams& p, Pieces&
   if (p.column_parts && row_tile < p.row_tiles)
     for (int i = thread; i < min(tile_n, p.n - first); i += warpgroup)
       p.column_parts[std::int64_t(row_tile) * p.n + first + i] = (of_warps[0][i] + of_warps[1][i]) + (of_warps[2][i] + of_warps[3][i]);
-  pieces.sync();  // they have been read
+  pieces.sync();  // the pieces have been read
 }
 
-/// Consumer 0 or 1. Named barrier 1 + i: consumer i may wait for its stages, for the other one has seen all before them. Without that it
-/// could take a stage of two rounds before for its own, as parity does not tell them apart.
+/// Consumer 0 or 1. Named barrier 1 + i: consumer i may wait for its stages, because the other one has seen all before them. Otherwise it
+/// could mistake a stage of two rounds earlier for its own, since the parity is the same.
 template <class T, bool is_gradient>
 __device__ __forceinline__ void consume(const GeluGemmParams& p, Memory& memory, Barriers& barriers, int consumer) {
   const int count = Tiles{p}.count();
@@ -311,7 +311,7 @@ __device__ __forceinline__ void consume(const GeluGemmParams& p, Memory& memory,
     else store_gelu<T>(p, pieces, number, sums);
     skip_tile();
   }
-  if (threadIdx.x % warpgroup == 0) tma_store_wait_read();  // before the block's memory is another one's
+  if (threadIdx.x % warpgroup == 0) tma_store_wait_read();  // before the block's memory is given to another block
 }
 
 #endif
@@ -320,7 +320,7 @@ template <class T, bool is_gradient>
 __global__ void __launch_bounds__(threads, 1) gelu_gemm_kernel(__grid_constant__ const GeluGemmParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float shared[];
-  __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  __shared__ Barriers barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
   auto& memory = *swizzle_aligned<Memory>(shared);
   if (threadIdx.x == 0) {
     barriers.ring.init(4 * cluster_size);
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(threads, 1) gelu_gemm_kernel(__grid_constant__
     consume<T, is_gradient>(p, memory, barriers, group - 1);
   }
   __syncwarp();
-  cluster_sync();  // nobody leaves while the other block loads into its memory or arrives at its barriers
+  cluster_sync();  // no block may exit while the other one loads into its memory or arrives at its barriers
 #endif
 }
 
@@ -351,7 +351,7 @@ Kernel kernel_of(const GemmProblem& p) {
   });
 }
 
-/// Row-major, c^T (n, m): rows of c are the problem's n.
+/// Row-major c^T (n, m): rows of c are the problem's n.
 std::int64_t tile_pairs(const GemmProblem& p) { return (ceil_div(p.n, tile_m) + 1) / 2 * ceil_div(p.m, tile_n); }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 
-// GEMMs by cuBLASLt or by a kernel of ours. Descriptor, algorithm and workspace size of a problem make a plan; a call looks its plan up by
-// a key of numbers and launches it.
+// GEMMs by cuBLASLt or by our own kernels. Descriptor, algorithm and workspace size of a problem form a plan; a call looks up its plan by a
+// key of numbers and launches it.
 namespace tern::gpu {
 
 namespace {
@@ -44,11 +44,11 @@ struct KeyHash {
 /// A problem that is ready to be launched.
 struct GemmPlan {
   CublasLtGemm cublaslt;
-  std::optional<Candidate> choice;  ///< nothing where no algorithm takes the problem
+  std::optional<Candidate> choice;  ///< none if no algorithm takes the problem
 };
 
-/// The best of cuBLASLt's, which has no 3xTF32, and of ours: all that are worth timing, or one. Those of 16-bit floats of ours are first:
-/// where split-K is no slower it saves a kernel.
+/// Candidates from cuBLASLt, which has no 3xTF32, and from our kernels: all that are worth timing, or one. Our 16-bit kernels are first:
+/// where split-K is equally fast it saves a kernel.
 std::vector<Candidate> ranked_candidates(const GemmPlan& plan, const GemmProblem& p, const GemmOperands& operands, cublasLtHandle_t handle,
                                          Stream stream, bool are_timed) {
   std::vector<Candidate> candidates;
@@ -64,7 +64,7 @@ std::vector<Candidate> ranked_candidates(const GemmPlan& plan, const GemmProblem
   return candidates;
 }
 
-/// `out` is c, or memory laid out as it.
+/// `out` is c, or memory with its layout.
 cublasStatus_t launch_candidate(const GemmPlan& plan, const Candidate& candidate, const GemmProblem& p, const GemmOperands& operands,
                                 void* out, double alpha, cublasLtHandle_t handle, void* workspace, Stream stream) {
   const GemmAlgorithm& algorithm = candidate.algorithm;
@@ -82,7 +82,7 @@ bool is_recording(Stream stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// A choice that was read from a file, with its workspace, if it serves here.
+/// A choice that was read from a file, with its workspace size, if it can be used here.
 std::optional<Candidate> revive(const GemmAlgorithm& algorithm, const GemmPlan& plan, const GemmProblem& p, const GemmOperands& operands,
                                 cublasLtHandle_t handle, Stream stream) {
   if (const auto* const one = std::get_if<cublasLtMatmulAlgo_t>(&algorithm)) {
@@ -102,7 +102,7 @@ std::optional<Candidate> revive(const GemmAlgorithm& algorithm, const GemmPlan& 
 
 GemmPlan make_plan(const GemmProblem& p, const ProblemKey& key, const GemmOperands& operands, double alpha, cublasLtHandle_t handle,
                    Stream stream) {
-  constexpr double worth_timing = 1 << 22;  // multiplications: below that a product is a launch and little else, on any device
+  constexpr double worth_timing = 1 << 22;  // multiplications: below that a product costs little more than its launch, on any device
   GemmPlan plan{CublasLtGemm(p), {}};
   const bool is_tuned = autotune_is_on() && context().autotune && static_cast<double>(p.m) * p.n * p.k * p.batch_count >= worth_timing;
   if (is_tuned)
@@ -123,8 +123,8 @@ GemmPlan make_plan(const GemmProblem& p, const ProblemKey& key, const GemmOperan
 }
 
 bool gemm_by_plan(const GemmProblem& p, const GemmOperands& operands, double alpha, Stream stream) {
-  const auto handle = reinterpret_cast<cublasLtHandle_t>(cublas(stream));  // cuBLAS's handle serves cuBLASLt as well
-  // Never destroyed, like the handles. Addresses are set in a plan's descriptor, so a thread has its own.
+  const auto handle = reinterpret_cast<cublasLtHandle_t>(cublas(stream));  // a cuBLAS handle is a cuBLASLt handle as well
+  // Never destroyed, like the handles. Each thread has its own, because addresses are set in a plan's descriptor.
   using Plans = std::unordered_map<ProblemKey, GemmPlan, KeyHash>;
   thread_local auto& all_plans = *new std::unordered_map<int, Plans>;
   Plans& plans = all_plans[stream.device.index];
@@ -135,7 +135,7 @@ bool gemm_by_plan(const GemmProblem& p, const GemmOperands& operands, double alp
   if (!plan.choice) return false;
   const Workspace workspace(plan.choice->workspace_bytes, stream);
   const cublasStatus_t status = launch_candidate(plan, *plan.choice, p, operands, operands.c, alpha, handle, workspace.as<void>(), stream);
-  // cuBLASLt's heuristic offers algorithms for 16-bit floats at odd addresses that are refused only here.
+  // cuBLASLt's heuristic returns algorithms for 16-bit floats at odd addresses that fail only here.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
     plan.choice.reset();
     return false;
@@ -148,7 +148,7 @@ bool gemm_by_plan(const GemmProblem& p, const GemmOperands& operands, double alp
 }  // namespace
 
 bool gemm(const GemmProblem& p, const GemmOperands& operands, double alpha, Stream stream) {
-  constexpr double worth_tf32x3 = 1 << 26;  // multiplications: 2 us of an H200 in float32, and a launch takes as long
+  constexpr double worth_tf32x3 = 1 << 26;  // multiplications: 2 us on an H200 in float32, which is also the time of a launch
   const bool is_float = p.dtype == DType::f32;
   if (is_float && p.precision == MatmulPrecision::tf32) return gemm_by_plan(p, operands, alpha, stream);
   if (is_float && p.precision == MatmulPrecision::tf32x3 && static_cast<double>(p.m) * p.n * p.k >= worth_tf32x3 &&

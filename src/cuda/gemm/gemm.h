@@ -4,19 +4,19 @@
 
 namespace tern::gpu {
 
-/// Work on the result of a GEMM while it is still in registers.
+/// Epilogue of a GEMM: work on the result while it is still in registers.
 enum class Epilogue : std::uint8_t {
   none,
-  bias,       ///< each column of c gets the bias (m)
-  bias_gelu,  ///< then gelu_tanh, and the value before it is written as well
-  gelu_grad,  ///< times gelu_tanh' of what before_gelu has, and the columns' sums; of gelu_gemm.cu alone
+  bias,       ///< adds the bias (m) to each column of c
+  bias_gelu,  ///< bias, then gelu_tanh; the value before GELU is written as well
+  gelu_grad,  ///< multiplies by gelu_tanh'(before_gelu), and sums columns; only in gelu_gemm.cu
 };
 
-/// A batch of GEMMs, column-major as BLAS has it: c (m, n) = a (m, k) b (k, n). Holds all that the choice of an algorithm depends on, but
-/// the operands' addresses.
+/// Batch of GEMMs, column-major as in BLAS: c (m, n) = a (m, k) b (k, n). Holds everything that the choice of an algorithm depends on,
+/// except the operands' addresses.
 struct GemmProblem {
   DType dtype = DType::f32;
-  MatmulPrecision precision = MatmulPrecision::fp32;  ///< of float32
+  MatmulPrecision precision = MatmulPrecision::fp32;  ///< for float32
   Epilogue epilogue = Epilogue::none;
   Write write = Write::overwrite;
   bool a_transposed = false, b_transposed = false;  ///< (k, m) and (n, k) in memory
@@ -29,12 +29,12 @@ struct GemmOperands {
   const void *a = nullptr, *b = nullptr;
   void* c = nullptr;
   const void* bias = nullptr;
-  void* before_gelu = nullptr;    ///< laid out as c; of gelu_grad, read
-  float* column_parts = nullptr;  ///< (parts, m): sums of c's columns before it is rounded, or null
+  void* before_gelu = nullptr;    ///< with c's layout; written, or read by gelu_grad
+  float* column_parts = nullptr;  ///< (parts, m): column sums of c before it is rounded, or null
 };
 
-/// Queues alpha a b, added to c where the problem accumulates, by the algorithm that Note [Choice of algorithms] finds. False where there
-/// is none, which leaves nothing queued.
+/// Queues alpha a b, added to c if the problem accumulates, with the algorithm of Note [Choice of algorithms]. Returns false, with nothing
+/// queued, if there is none.
 bool gemm(const GemmProblem& problem, const GemmOperands& operands, double alpha, Stream stream);
 
 }  // namespace tern::gpu

@@ -11,32 +11,31 @@
 #include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
-// A linear layer as one GEMM with the bias in its epilogue: a separate addition reads and writes y once more, a sixth of the whole time for
-// a vocabulary of 10,000. Column-major, as in matmul.cu:
-// y^T (N, M) = weight (N, K) x^T (K, M).
+// A linear layer as one GEMM with the bias in its epilogue: a separate addition would read and write y once more, a sixth of the total time
+// for a vocabulary of 10,000. Column-major, as in matmul.cu: y^T (N, M) = weight (N, K) x^T (K, M).
 //
-// A bias's gradient: the sums of the columns of (M, N), on the way through gelu's derivative where there is one. Each block sums some rows
-// and leaves that as a part (deferred_sums.h). cuBLASLt has both as epilogues, but they take longer than these kernels: on an H200, for
-// 8192 x 3072 in bf16, the derivative with the bias's gradient 169 us more than the GEMM alone, the bias's gradient beside a weight's 22 us
-// more, where reading the matrix takes 12.
+// A bias gradient: the column sums of (M, N), optionally through GELU's derivative. Each block sums some rows and leaves a partial sum
+// (deferred_sums.h). cuBLASLt has both as epilogues, but they take longer than these kernels: on an H200, for 8192 x 3072 in bf16, the
+// derivative with the bias gradient takes 169 us more than the GEMM alone, and the bias gradient in a weight's GEMM 22 us more, where
+// reading the matrix takes 12.
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-constexpr int lanes = 32, warps = block_size / lanes;  ///< a row of a block's columns belongs to a warp
+constexpr int lanes = 32, warps = block_size / lanes;  ///< a warp reads a row of the block's columns
 constexpr std::int64_t max_parts = 256;
 
-/// gelu_tanh'(x): of floats the fast form.
+/// gelu_tanh'(x); for floats the fast form.
 template <class C>
 __device__ __forceinline__ C gelu_derivative(C x) {
   if constexpr (std::is_same_v<C, float>) return gelu_tanh_derivative(x);
   else return functors::GeluTanh{}.grad(x, C(0));
 }
 
-/// The sums of the columns of g, or of g gelu'(x), which goes to dx. parts (gridDim.y, N): of rows_per_block rows each; null where the
-/// sums are not wanted.
+/// Column sums of g, or of g gelu'(x), which is written to dx. parts (gridDim.y, N): of rows_per_block rows each; null if the sums are not
+/// needed.
 template <class T, int width, bool has_gelu>
 __global__ void __launch_bounds__(block_size)
     sum_columns(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t columns, std::int64_t rows_per_block, computed_t<T>* parts) {
@@ -85,7 +84,7 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   bool is_vector = columns % widest == 0 && is_aligned(g.data, widest * sizeof(T));
   if (has_gelu) is_vector = is_vector && is_aligned(x.data, widest * sizeof(T)) && is_aligned(dx.data, widest * sizeof(T));
   const unsigned across = blocks_for(columns, lanes * (is_vector ? widest : 1));
-  // Some eight blocks for each multiprocessor, with two rows and more for each warp.
+  // About eight blocks for each multiprocessor, with at least two rows for each warp.
   const std::int64_t blocks = 8 * attribute(cudaDevAttrMultiProcessorCount, g.stream.device);
   const std::int64_t wanted = std::clamp<std::int64_t>(ceil_div(blocks, across), 1, max_parts);
   const std::int64_t rows_per_block = std::max<std::int64_t>(ceil_div(rows, wanted), 2 * warps);
@@ -112,10 +111,10 @@ void gelu_bias_grad(Cuda device, const View& g, const View& x, const View& dx, c
   else if (sums.data && write == Write::overwrite) fill(device, sums, 0);
 }
 
-/// Row-major with rows that do not overlap.
+/// True for a row-major matrix whose rows do not overlap.
 static bool is_row_major(const View& x) { return (x.strides[1] == 1 || x.shape[1] == 1) && x.strides[0] >= x.shape[1]; }
 
-/// False where no GEMM takes the operands as they are, which leaves nothing queued.
+/// Returns false, with nothing queued, if no GEMM takes the operands as they are.
 static bool linear_gemm(const View& x, const View& weight, const View& bias, const View& y, Epilogue epilogue, void* before_gelu) {
   const bool has_bias = bias.data != nullptr;
   if (y.numel() == 0 || x.shape[1] == 0 || !is_row_major(x) || !is_row_major(weight) ||
@@ -139,7 +138,7 @@ void linear(Cuda device, const View& x, const View& weight, const View& bias, co
 }
 
 void linear_gelu(Cuda device, const View& x, const View& weight, const View& bias, const View& before, const View& y) {
-  // In float32 the epilogue takes longer than a kernel of ours: on an H200, for 5120 x 256, 7.0 us and 4.2.
+  // In float32 the epilogue is slower than a separate kernel: on an H200, for 5120 x 256, 7.0 us and 4.2.
   const bool is_half = size_of(y.dtype) == 2;
   if (is_half && bias.data && linear_gemm(x, weight, bias, y, Epilogue::bias_gelu, before.data)) return;
   linear(device, x, weight, bias, before);

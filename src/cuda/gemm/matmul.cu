@@ -10,16 +10,16 @@
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
 
-// Batched GEMM by gemm.h, and by cuBLAS where that has no algorithm. Both are column-major, so they compute c^T = b^T a^T: the operands
-// change places and a row-major matrix is "not transposed". A batch with one stride goes to them as such, another as arrays of addresses
-// that a small kernel writes, or, where cuBLAS asks more of addresses than ours fulfil, one inner batch after the other.
+// Batched GEMM by gemm.h, and by cuBLAS where that has no algorithm. Both are column-major, so they compute c^T = b^T a^T: the operands are
+// swapped, and a row-major matrix is "not transposed". A batch with one stride is passed as such, another as arrays of addresses that a
+// small kernel writes, or, where cuBLAS requires more alignment than ours have, as a loop over inner batches.
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// A matrix in memory as BLAS describes it.
+/// Matrix in memory in BLAS terms.
 struct BlasLayout {
   cublasOperation_t transpose = CUBLAS_OP_N;
   std::int64_t leading_dimension = 0;  ///< 0: BLAS cannot take these strides
@@ -40,7 +40,7 @@ struct BatchedProblem {
   Layout<3> batch;
 };
 
-/// Takes a dimension of the batch that shares one b as further rows of a and c, where their strides allow it.
+/// Merges a dimension of the batch that shares one b into the rows of a and c, if their strides allow it.
 bool merge_into_rows(BatchedProblem& p) {
   if (p.batch.dims == 0) return false;
   for (int d = 0; d < p.batch.dims; ++d) {
@@ -67,7 +67,7 @@ struct Addresses {
   char *a, *b, *c;
 };
 
-/// addresses (3, count): of each GEMM's a, b and c.
+/// addresses (3, count): those of each GEMM's a, b and c.
 __global__ void __launch_bounds__(block_size)
     write_addresses(Addresses base, Indexer<3> batch, std::uint32_t count, std::int64_t element, char** addresses) {
   const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
@@ -105,7 +105,7 @@ class BatchedGemm {
     if (batch.dims == 0) return single(base);
     if (batch.dims == 1) return strided(base, 0);
     if (takes_pointer_array(base) && batch.numel() <= 65535) return pointer_array(base);
-    // Everything but the longest dimension in a loop.
+    // All dimensions but the longest in a loop.
     int longest = 0;
     for (int d = 1; d < batch.dims; ++d)
       if (batch.sizes[d] > batch.sizes[longest]) longest = d;
@@ -156,7 +156,7 @@ class BatchedGemm {
   }
 
   void strided(const Addresses& base, int d) const {
-    constexpr std::int64_t max_count = 65535;  // of a grid's third dimension
+    constexpr std::int64_t max_count = 65535;  // maximum of a grid's third dimension
     const Layout<3>& batch = p_.batch;
     for (std::int64_t first = 0; first < batch.sizes[d]; first += max_count) {
       const std::int64_t offsets[3] = {first * batch.strides[0][d], first * batch.strides[1][d], first * batch.strides[2][d]};
@@ -170,7 +170,7 @@ class BatchedGemm {
     }
   }
 
-  /// For 16-bit floats cuBLAS picks wide loads by k alone, and trusts the addresses to be aligned.
+  /// For 16-bit floats cuBLAS chooses wide loads by k alone, and assumes that the addresses are aligned.
   bool takes_pointer_array(const Addresses& base) const {
     if (element_ > 2) return true;
     const char* const bases[] = {base.a, base.b, base.c};

@@ -6,9 +6,9 @@
 #include "ops/kernels/quantized.h"
 #include "tensor/dispatch.h"
 
-// Quantised weights on a GPU. Decoding a few rows is bound by reading the weights: a warp reads the row of an output channel once, four
-// weights a lane, and multiplies it with all rows of x, which the caches hold. More rows of 16 bits go to the tensor cores
-// (quantized_gemm.cu); of float32, the op makes the values of a part of the weight and leaves the product to the usual one.
+// Quantized weights on a GPU. Decoding a few rows is bound by reading the weights: a warp reads the row of an output channel once, four
+// weights per lane, and multiplies it with all rows of x, which are in the caches. More rows of 16-bit x use tensor cores
+// (quantized_gemm.cu); for more rows of float32 x, the op dequantizes a part of the weight at a time for a plain product.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int lanes = 32, warps = block_size / lanes, max_rows = 16;
 
-/// The value of weight k of a row.
+/// Value of weight k of a row.
 template <class C>
 __device__ C value_at(const QuantizedRows& w, const std::uint8_t* row, std::int64_t k) {
   if (!has_blocks(w.format)) return C(row_scale(row)) * C(row[4 + k] - 128);
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(block_size) write_values(QuantizedRows w, cons
   y[i] = convert<T>(row >= 0 && row < w.out ? value_at<computed_t<T>>(w, w.row(row), i % w.in) : computed_t<T>(0));
 }
 
-/// y (rows, out) for at most R rows: a warp to an output channel. Rows of x are x_stride apart.
+/// y (rows, out) for at most R rows, one warp per output channel. Rows of x are x_stride apart.
 template <class T, int R>
 __global__ void __launch_bounds__(block_size)
     multiply_rows(QuantizedRows w, const T* x, std::int64_t x_stride, const T* bias, std::int64_t bias_stride, T* y, int rows) {

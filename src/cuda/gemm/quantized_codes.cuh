@@ -2,13 +2,14 @@
 #include "cuda/device/convert.cuh"
 #include "ops/kernels/quantized.h"
 
-// Quantised weights (tensor/quant_format.h) on a GPU: their codes, integers, as floats, and their scales, one a row or one a block of 32.
+// Quantized weights (tensor/quant_format.h) on a GPU: decoding of their codes, integers, to floats, and their scales, one per row or one
+// per block of 32.
 namespace tern::gpu {
 
 /// y = x @ w transposed + bias of 16-bit x and y on tensor cores (quantized_gemm.cu); see kernels::quantized_linear.
 void quantized_gemm(const View& x, const kernels::QuantizedRows& w, const View& bias, const View& y);
 
-/// Two bytes: blocks begin at even addresses, and not at multiples of four.
+/// Loads two bytes: blocks begin at even addresses, but not at multiples of four.
 __device__ __forceinline__ unsigned load_half_word(const std::uint8_t* at) { return *reinterpret_cast<const std::uint16_t*>(at); }
 
 __device__ __forceinline__ float block_scale(const std::uint8_t* block) {
@@ -18,14 +19,14 @@ __device__ __forceinline__ float block_scale(const std::uint8_t* block) {
 }
 __device__ __forceinline__ float row_scale(const std::uint8_t* row) { return *reinterpret_cast<const float*>(row); }
 
-/// The byte `i` of a word as it stands, and as a signed one.
+/// Byte `i` of a word, unsigned and signed.
 __device__ __forceinline__ float byte_of(unsigned word, int i) { return static_cast<float>(word >> (8 * i) & 255u); }
 __device__ __forceinline__ float signed_byte_of(unsigned word, int i) {
   return static_cast<float>(static_cast<std::int8_t>(word >> (8 * i) & 255u));
 }
 
-/// Codes k to k + 3 of a row, k a multiple of 4 below `in`, and the scale of their block, or 1 where it is the row's. Codes past `in` are
-/// 0: rows and blocks are filled up.
+/// Loads codes k to k + 3 of a row, k a multiple of 4 below `in`, and returns the scale of their block, or 1 if the scale is the row's.
+/// Codes past `in` are 0: rows and blocks are padded.
 __device__ __forceinline__ float load_four_codes(const kernels::QuantizedRows& w, const std::uint8_t* row, std::int64_t k,
                                                  float (&codes)[4]) {
   if (!has_blocks(w.format)) {
@@ -45,8 +46,8 @@ __device__ __forceinline__ float load_four_codes(const kernels::QuantizedRows& w
   return block_scale(block);
 }
 
-/// Two codes, the bytes of a half word in which they are 128 more, as 16-bit floats. No conversion: beneath the exponent of 128 (bf16) or
-/// 1024 (f16) the bits of a byte are its value. bf16 has 7 of them, and the eighth is in the subtrahend, 256 or 128.
+/// Decodes two codes, stored as bytes plus 128 in a half word, to 16-bit floats. Without a conversion: under the exponent of 128 (bf16) or
+/// 1024 (f16) the bits of a byte are its value. bf16 has only 7 of them, so the eighth selects the subtrahend, 256 or 128.
 template <class T>
 __device__ __forceinline__ unsigned code_pair(unsigned half_word) {
   const unsigned pair = __byte_perm(half_word, 0, 0x4140);
@@ -60,7 +61,7 @@ __device__ __forceinline__ unsigned code_pair(unsigned half_word) {
   return result;
 }
 
-/// The same of the low four bits of each byte, in which codes are 8 more: from 136 (bf16) or 1032 (f16).
+/// The same for the low four bits of each byte, in which codes are stored plus 8: subtracts 136 (bf16) or 1032 (f16).
 template <class T>
 __device__ __forceinline__ unsigned four_bit_pair(unsigned half_word) {
   const unsigned pair = __byte_perm(half_word, 0, 0x4140) & 0x000f000fu;

@@ -9,24 +9,24 @@
 #include "cuda/runtime/launch.h"
 #include "tensor/ceil_div.h"
 
-// GEMM of 16-bit activations with quantised weights: mma.sync fed by cp.async, on every architecture. A ring of stages holds x and the
-// codes of the weights as they are stored; a warp converts codes to 16-bit floats as it loads them from shared memory into fragments of b.
-// Codes are integers up to 128, exact in bf16 and f16, and scales multiply the float32 sums: a row's in the epilogue, a block's after each
-// 32 of the depth. So weights are not rounded, and are never written out dequantised.
+// GEMM of 16-bit activations with quantized weights: mma.sync fed by cp.async, on every architecture. A ring of stages holds x and the
+// codes of the weights as they are stored; a warp decodes codes to 16-bit floats as it loads them from shared memory into fragments of b.
+// Codes are integers up to 128, exact in bf16 and f16, and scales multiply the float32 sums: a row's scale in the epilogue, a block's after
+// each 32 of the depth. So weights are not rounded, and dequantized weights are never written to memory.
 //
 //     block   warps over rows of y x over columns x over the depth; a warp's tile has 32 columns
 //     stage   x (rows, depth), swizzled | codes (columns, depth), each row in 4-byte words, a pitch apart
-//     end     the sums of the warps along the depth meet in shared memory and are added in their order
+//     end     the sums of the warps along the depth are added in shared memory, in order
 //
-// With few rows and channels there are few tiles, and latency counts: small tiles split the depth over all warps, and load a depth of 256
-// at once. Large ones decode each code for more rows.
+// With few rows and channels there are few tiles, and latency matters: small tiles divide the depth over all warps, and load a depth of 256
+// at once. Large tiles use each decoded code for more rows.
 namespace tern::gpu {
 
 using kernels::QuantizedRows;
 
 namespace {
 
-constexpr int chunk = 32;  ///< of the depth, in a warp's step: a block of q8_0 and q4_0
+constexpr int chunk = 32;  ///< depth of a warp's step: a block of q8_0 and q4_0
 
 template <QuantFormat format_, int row_tiles, int warps_m_, int warps_n_, int warps_k_, int chunks_>
 struct Tile {
@@ -43,19 +43,19 @@ struct Tile {
 
   static constexpr int chunk_bytes = by_blocks ? static_cast<int>(block_bytes(format)) : chunk;
   static constexpr int row_step = depth / chunk * chunk_bytes;  ///< bytes of a row of codes in a stage
-  /// Words of a row: a power of two of them, and of blocks a tail, with one more where the row begins in the middle of a word.
+  /// Words of a row: a power of two, and for formats with blocks a tail, one word longer if the row begins in the middle of a word.
   static constexpr int main_words = row_step / 4 / 8 * 8, tail_words = by_blocks ? row_step / 4 - main_words + 1 : 0;
-  /// Four words off a multiple of eight: no two of eight rows lie in one bank.
+  /// Four words off a multiple of eight, so that eight rows are in different banks.
   static constexpr int pitch = ((main_words + tail_words + 3) / 8 * 8 + 4) * 4;
   static constexpr int x_bytes = SharedTile<depth>::bytes(rows), stage_bytes = x_bytes + columns * pitch;
   static constexpr int y_pitch = columns * 2 + 16, epilogue_bytes = warps_k > 1 ? threads * fragments * 16 : rows *y_pitch;
-  /// As many as fit into 99 KiB, which each device has from compute capability 8.0 on.
+  /// As many stages as fit into 99 KiB, which every device has from compute capability 8.0 on.
   static constexpr int stages = std::min(4, 99 * 1024 / stage_bytes);
   static_assert(stages >= 2 && epilogue_bytes <= 99 * 1024);
 };
 template <QuantFormat format> using SmallTile = Tile<format, 2, 1, 1, 8, 1>;   ///< (32, 32), 256 of the depth a stage
 template <QuantFormat format> using MediumTile = Tile<format, 2, 1, 2, 4, 2>;  ///< (32, 64), 256
-/// (64, 128), 64: where sums of blocks take registers too, by twice as many warps.
+/// (64, 128), 64: with sums of blocks, which take registers too, by twice as many warps.
 template <QuantFormat format> using LargeTile = Tile<format, has_blocks(format) ? 2 : 4, has_blocks(format) ? 2 : 1, 4, 1, 2>;
 
 template <class T>
@@ -69,13 +69,14 @@ struct Problem {
   bool has_vectors;  ///< rows of x are whole vectors of 16 bytes
 };
 
-/// Offsets of the rows of even and of odd channels in their first word, in bytes: 0 or 2. Blocks begin at even addresses.
+/// Byte offsets of the rows of even and of odd channels within their first word: 0 or 2. Blocks begin at even addresses.
 struct Shifts {
   unsigned even, odd;
   __device__ __forceinline__ unsigned of(int channel) const { return channel % 2 ? odd : even; }
 };
 
-/// Copies eight elements of each of some rows, the first `left` and then zeros, where rows are not aligned. Slow, hence out of line.
+/// Copies eight elements of each of some rows, of which the first `left` exist and the others are zeros, if rows are not aligned. Slow, and
+/// therefore out of line.
 template <class T>
 __device__ __noinline__ void store_elements(unsigned to, unsigned to_step, const T* from, std::int64_t from_step, int rows,
                                             std::int64_t left) {
@@ -85,12 +86,12 @@ __device__ __noinline__ void store_elements(unsigned to, unsigned to_step, const
 }
 
 /// Loads the stages of a block's tile by cp.async. A thread copies the same column of every few rows, so that its addresses are computed
-/// once. Rows and channels out of bounds are not written, as no element of y depends on them; the depth is padded with zeros.
+/// once. Rows and channels out of bounds are not written, because no element of y depends on them; the depth is padded with zeros.
 template <class S, class T>
 class StageLoader {
   static constexpr int vectors = S::depth / 8, x_rows = S::threads / vectors;
-  static constexpr int header = S::by_blocks ? 0 : 4;  ///< the row's scale
-  static_assert(x_rows % 8 == 0);                      // rows of one swizzle
+  static constexpr int header = S::by_blocks ? 0 : 4;  ///< bytes of the row's scale
+  static_assert(x_rows % 8 == 0);                      // rows of one swizzle period
 
  public:
   __device__ __forceinline__ StageLoader(const Problem<T>& p, std::int64_t first_row, std::int64_t first_channel, Shifts shifts)
@@ -110,7 +111,8 @@ class StageLoader {
   }
 
  private:
-  /// A word of row n in the first stage, and how much of the row is from there on. A word of which the row has a part is read whole.
+  /// Position of a word of row n in the first stage, and the number of the row's bytes from there on. A word that is partly in the row is
+  /// read as a whole.
   __device__ __forceinline__ void place(int n, int word, std::int64_t first_channel, Shifts shifts, const std::uint8_t*& from, unsigned& to,
                                         int& left) const {
     const int at = header + 4 * word - static_cast<int>(shifts.of(n));
@@ -118,7 +120,7 @@ class StageLoader {
     to = n * S::pitch + 4 * word;
     left = static_cast<int>(p_.w.bytes) - at;
   }
-  /// Copies the thread's word of every `step`th row, from byte `first` of the row's codes on.
+  /// Copies the thread's word of every `step`-th row, from byte `first` of the row's codes on.
   template <int words>
   __device__ __forceinline__ void load_words(const std::uint8_t* from, int left, int first, unsigned to) const {
     constexpr int step = S::threads / words / 2 * 2;
@@ -149,15 +151,15 @@ class StageLoader {
   int codes_left_, tail_left_;
 };
 
-/// b (16, 8), twice: the codes of a chunk of the depth for 8 channels as 16-bit floats. `chunk_of_row` is where the lane's channel has
-/// them.
+/// Two fragments b (16, 8): the codes of a chunk of the depth for 8 channels as 16-bit floats. `chunk_of_row` is the address for the lane's
+/// channel.
 template <class S, class T>
 __device__ __forceinline__ void load_b(unsigned (&b)[2][2], unsigned chunk_of_row) {
   const unsigned at = chunk_of_row + (S::by_blocks ? 2 : 0) + 2 * MmaLanes::member();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if constexpr (S::format == QuantFormat::q4_0) {
-      const unsigned codes = load_shared<std::uint16_t>(at + 8 * half);  // of the first 16 of the depth below, of the others above
+      const unsigned codes = load_shared<std::uint16_t>(at + 8 * half);  // low nibbles: the first 16 of the depth, high ones: the others
       b[0][half] = four_bit_pair<T>(codes);
       b[1][half] = four_bit_pair<T>(codes >> 4);
     } else {
@@ -207,7 +209,7 @@ __device__ __forceinline__ void multiply_chunk(typename S::Sums& sums, unsigned 
   }
 }
 
-/// Stores two neighbours of y, from an even channel on, where they are within bounds.
+/// Stores two adjacent elements of y, from an even channel on, if they are within bounds.
 template <class T>
 __device__ __forceinline__ void store_pair(const Problem<T>& p, std::int64_t row, std::int64_t channel, unsigned pair) {
   if (row >= p.rows || channel >= p.w.out) return;
@@ -220,12 +222,12 @@ __device__ __forceinline__ void store_pair(const Problem<T>& p, std::int64_t row
   }
 }
 
-/// The epilogue: scales and bias are applied to a lane's sums. A warp that has few of them stores them in pairs; a whole tile goes through
-/// shared memory, and is stored in vectors.
+/// Epilogue: applies scales and bias to a lane's sums. A warp with few of them stores pairs; a whole tile goes through shared memory and is
+/// stored in vectors.
 template <class S, class T>
 class Epilogue {
  public:
-  /// The lane's first row and channel of y, and where y of that is in shared memory.
+  /// The lane's first row and channel of y, and their address in shared memory.
   __device__ __forceinline__ Epilogue(const Problem<T>& p, std::int64_t first_row, std::int64_t first_channel, unsigned to)
       : p_(p),
         row_(first_row + MmaLanes::group()),
@@ -245,7 +247,7 @@ class Epilogue {
       }
   }
 
-  /// y of a fragment, `row` rows and `n` fragments behind the first.
+  /// Writes y of a fragment, `row` rows and `n` fragments after the first.
   __device__ __forceinline__ void write(const float (&sums)[4], int row, int n) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -290,7 +292,7 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
   const int warp_k = warp % S::warps_k, tile = warp / S::warps_k;
   const int warp_row = tile % S::warps_m * S::warp_rows, warp_column = tile / S::warps_m * S::warp_columns;
   const std::int64_t first_row = std::int64_t(blockIdx.y) * S::rows, first_channel = std::int64_t(blockIdx.x) * S::columns;
-  // Of the warp tile's fragments, those that this warp writes.
+  // The fragments of the warp tile that this warp writes.
   const int own_first = warp_k * S::own_fragments, own_row = warp_row + own_first / Sums::column_tiles * 16,
             own_column = warp_column + own_first % Sums::column_tiles * 8;
   const auto first_byte = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(p.w.row(first_channel)));
@@ -300,17 +302,17 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
   grid_dependency_wait();  // the previous kernel may still be writing x
   Epilogue<S, T> epilogue(p, first_row + own_row, first_channel + own_column, shared + own_row * S::y_pitch + own_column * 2);
   if constexpr (S::warps_k > 1)
-    epilogue.load();  // a short product would not hide their latency later; a large tile has no registers for them
+    epilogue.load();  // a short product could not hide their latency later; a large tile has no registers for them
 
   Sums sums{};
   const int steps = static_cast<int>(ceil_div(p.w.in, S::depth));
 #pragma unroll 1
   for (int ahead = 0; ahead < steps + S::stages - 1;
-       ++ahead) {  // one loop for prologue and steps: it runs a few times only, and its code has to be fetched, too
+       ++ahead) {  // one loop for prologue and steps: it runs only a few times, and its code must be fetched, too
     const int step = ahead - (S::stages - 1);
     if (step >= 0) {
       cp_async_wait<S::stages - 2>();
-      __syncthreads();  // the stage is full, and the one before it is empty
+      __syncthreads();  // the stage is full, and the previous one is empty
     }
     if (ahead < steps) load_stage(ahead, shared + ahead % S::stages * S::stage_bytes);
     cp_async_commit();
@@ -320,7 +322,7 @@ __global__ void __launch_bounds__(S::threads, 512 / S::threads) quantized_gemm_k
     for (int c = 0; c < S::chunks; ++c) multiply_chunk<S, T>(sums, stage, warp_row, warp_column, warp_k * S::chunks + c, shifts);
   }
 
-  __syncthreads();  // no stage is read any more
+  __syncthreads();  // no stage is being read
   if constexpr (S::warps_k > 1) {
     auto* const partial = reinterpret_cast<float4*>(memory) + tile * S::warps_k * S::fragments * 32;
 #pragma unroll
@@ -363,8 +365,8 @@ void launch_tile(const Problem<T>& p, Stream stream) {
          p);
 }
 
-/// Small tiles while all of them run at once, large ones once they fill most of the device. The bounds were fitted to an H200
-/// (bench/quantised.md), in tiles for each multiprocessor.
+/// Small tiles as long as all of them run at once, large ones once they fill most of the device. The bounds were fitted on an H200
+/// (bench/quantised.md), in tiles per multiprocessor.
 template <QuantFormat format, class T>
 void launch_fitting(const Problem<T>& p, Stream stream) {
   const std::int64_t multiprocessors = attribute(cudaDevAttrMultiProcessorCount, stream.device);

@@ -9,12 +9,12 @@
 
 // Split-K GEMM of 16-bit floats, c (M, N) = a^T b for a (K, M) and b (K, N): Note [Split-K within a cluster].
 //
-// A cluster has a tile of c, 64 x 64. Each of its blocks has a split of the depth, and 160 threads:
+// A cluster has one tile of c, 64 x 64. Each of its blocks has one split of the depth, and 160 threads:
 //
 //   producer              1 thread of warp 4    empty[i] -> TMA: a (64, 64), b (64, 64) into stage i -> full[i]
 //   consumer warpgroup    warps 0 to 3          full[i] -> 4 wgmma m64n64k16, sums in registers -> empty[i]
 //
-//   shared memory    | stage 0: a, b | stage 1 | ... | stage 5 |     16 KiB each, in the swizzle of 128 bytes
+//   shared memory    | stage 0: a, b | stage 1 | ... | stage 5 |     16 KiB each, with the 128-byte swizzle
 //   after the loop   | partial sums (64, 68) |                       of this split, for the cluster to read by DSMEM
 //
 //   cluster_sync; each block adds 64 / splits rows of all splits' partial sums and writes them to c; cluster_sync
@@ -22,7 +22,7 @@ namespace tern::gpu {
 
 namespace {
 
-constexpr int tile = 64;    ///< rows and columns of c, and elements of 128 bytes
+constexpr int tile = 64;    ///< rows and columns of c, and elements in 128 bytes
 constexpr int tile_k = 64;  ///< rows of the operands in a stage
 constexpr int stages = 6, consumers = 128, threads = consumers + 32;
 constexpr int max_splits = static_cast<int>(max_cluster);
@@ -32,11 +32,11 @@ template <class T>
 struct Stage {
   T a[tile_k * tile], b[tile_k * tile];
 };
-constexpr std::size_t shared_bytes = stages * sizeof(Stage<bf16>) + swizzle_span;  // f16's stages are as large
+constexpr std::size_t shared_bytes = stages * sizeof(Stage<bf16>) + swizzle_span;  // f16's stages have the same size
 
 struct SplitKParams {
   CUtensorMap a, b;
-  const void* c_in;  ///< the matrix that is added, laid out as c
+  const void* c_in;  ///< matrix that is added, with c's layout
   void* c;
   std::int64_t ldc, m, n;  ///< c is row-major
   unsigned splits, column_tiles;
@@ -49,7 +49,7 @@ struct SplitKParams {
 
 using Barriers = Pipeline<stages>;
 
-/// The producer: loads the stages of steps [first, first + count).
+/// Producer: loads the stages of steps [first, first + count).
 template <class T>
 __device__ __forceinline__ void load_stages(const SplitKParams& p, Stage<T>* memory, Barriers& barriers, int row, int column, int first,
                                             int count) {
@@ -62,15 +62,15 @@ __device__ __forceinline__ void load_stages(const SplitKParams& p, Stage<T>* mem
   }
 }
 
-/// The consumer warpgroup. A stage is empty when the wgmma after it have been queued and its own are done.
+/// Consumer warpgroup. A stage is released when the wgmma of the next one are queued and its own are done.
 template <class T>
 __device__ __forceinline__ void multiply_stages(const Stage<T>* memory, Barriers& barriers, int count,
                                                 float (&sums)[tile * tile / consumers]) {
   constexpr int wgmma_k = 16;
-  constexpr int k16_rows = wgmma_k * tile * sizeof(T) >> 4;  // a wgmma's depth in the descriptor's units of 16 bytes
+  constexpr int k16_rows = wgmma_k * tile * sizeof(T) >> 4;  // depth of a wgmma in the descriptor's units of 16 bytes
   PipelineState<stages> read;
   int previous = 0;
-#pragma unroll 2  // more is code that a kernel of 5 us fetches once
+#pragma unroll 2  // not more: a kernel of 5 us would fetch the code for one use
   for (int i = 0; i < count; ++i, read.advance()) {
     const std::uint64_t a = wgmma_descriptor(memory[read.index].a), b = wgmma_descriptor(memory[read.index].b);
     barriers.wait_full(read);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void multiply_stages(const Stage<T>* memory, Barriers
   warpgroup_fence_operand(sums);
 }
 
-/// Writes the rows of c that are this block's: adds the partial sums of all blocks of the cluster, in the order of their splits.
+/// Writes this block's rows of c: adds the partial sums of all blocks of the cluster, in the order of their splits.
 template <class T>
 __device__ __forceinline__ void reduce_splits(const SplitKParams& p, const float* partial, unsigned split, std::int64_t row0,
                                               std::int64_t column0) {
@@ -135,7 +135,7 @@ template <class T>
 __global__ void __launch_bounds__(threads) split_k_gemm_kernel(__grid_constant__ const SplitKParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float shared[];
-  __shared__ Barriers barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  __shared__ Barriers barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
   auto* const memory = swizzle_aligned<Stage<T>>(shared);
   if (threadIdx.x == 0) {
     barriers.init(consumers / 32);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(threads) split_k_gemm_kernel(__grid_constant__
   }
   cluster_sync();
   reduce_splits<T>(p, partial, split, row, column);
-  cluster_sync();  // nobody leaves while others read its partial sums
+  cluster_sync();  // no block may exit while others read its partial sums
 #endif
 }
 
@@ -175,7 +175,7 @@ bool has_split_k_gemm(const GemmProblem& p, const GemmOperands& operands, Stream
 }
 
 void split_k_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, double alpha, Stream stream) {
-  // Row-major: c^T (n, m) = b^T (n, k) a^T (k, m), so the operands change sides.
+  // Row-major: c^T (n, m) = b^T (n, k) a^T (k, m), so the operands are swapped.
   SplitKParams params{};
   params.a = tensor_map({operands.b, p.dtype, p.n, p.k, p.ldb}, tile, tile_k);
   params.b = tensor_map({operands.a, p.dtype, p.m, p.k, p.lda}, tile, tile_k);
@@ -188,7 +188,7 @@ void split_k_gemm(const GemmProblem& p, const GemmOperands& operands, void* out,
   params.k_steps = static_cast<int>(ceil_div(p.k, tile_k));
   params.alpha = static_cast<float>(alpha);
   params.accumulates = p.write == Write::accumulate;
-  // As many blocks as run at once, two on a multiprocessor, each with some steps at least (on an H200: docs/precision.md, 16-bit floats).
+  // As many blocks as run at once, two per multiprocessor, each with some steps at least (on an H200: docs/precision.md, 16-bit floats).
   const std::int64_t c_tiles = ceil_div(p.n, tile) * ceil_div(p.m, tile),
                      at_once = 2 * attribute(cudaDevAttrMultiProcessorCount, stream.device);
   params.splits = 1;

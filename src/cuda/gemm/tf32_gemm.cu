@@ -11,21 +11,21 @@
 #include "cuda/runtime/tensor_map.h"
 #include "tensor/ceil_div.h"
 
-// The tile configurations of the kernel of tf32_mainloop.cuh, ranked by a model of its time, and its launch.
+// Tile configurations of the kernel of tf32_mainloop.cuh, ranked by a model of its time, and its launch.
 namespace tern::gpu {
 
 namespace {
 
 using tf32::tf32_gemm_kernel, tf32::Tf32Params, tf32::Operand, tf32::tile_k, tf32::tile_m;
 
-/// A box is 32 elements of the operand's contiguous side, and `outer` lines.
+/// Tensor map with boxes of 32 elements of the operand's contiguous dimension, and `outer` lines.
 CUtensorMap map_of(const Operand& operand, std::int64_t depth, bool is_k_major, int outer) {
   const std::int64_t size = operand.size;
   return tensor_map({operand.data, DType::f32, is_k_major ? depth : size, is_k_major ? size : depth, operand.leading_dimension}, 32, outer);
 }
 
-/// Calls run with the kernel and its bytes of shared memory. Of two operands that differ, b is the K-major one; an MN-major b has tiles of
-/// 128 alone.
+/// Calls run with the kernel and its bytes of shared memory. If the operands' layouts differ, b is the K-major one; an MN-major b only has
+/// tiles of 128.
 template <int products, class Run>
 void with_kernel(bool a_k_major, bool b_k_major, int tile_n, Run run) {
   using tf32::shared_bytes;
@@ -38,7 +38,7 @@ void with_kernel(bool a_k_major, bool b_k_major, int tile_n, Run run) {
 
 constexpr int max_cluster_size = static_cast<int>(max_cluster);
 
-/// Blocks that run at once in clusters of `cluster` blocks. Of each of the kernels one block occupies a multiprocessor.
+/// Number of blocks that run at once in clusters of `cluster` blocks. A multiprocessor holds one block of any of the kernels.
 int blocks_at_once(int cluster, Stream stream) {
   unsigned clusters = 0;
   with_kernel<3>(true, true, 128, [&](auto kernel, std::size_t bytes) {
@@ -49,20 +49,20 @@ int blocks_at_once(int cluster, Stream stream) {
 
 /// Note [Model of a TF32 GEMM's time]
 /// Microseconds, fitted on an H200 (November 2026) to all configurations of 42 GEMMs: the forward product and both gradients of layers like
-/// those of docs/precision.md's table. The configuration with the least was at most 14% slower than the fastest, which was among the first
-/// four but for three GEMMs, by 7% at most; so the first four are timed (Note [Choice of algorithms]), and a model that is off on another
-/// device of compute capability 9 costs no more than that. Others have none of these configurations. To be watched in bench/README.md: the
-/// rows mt tf32x3, mt tf32 and small tf32 of the steps.
+/// those of docs/precision.md's table. The configuration that the model ranks first was at most 14% slower than the fastest, and the
+/// fastest was among the first four except for three GEMMs, by at most 7%; so the first four are timed (Note [Choice of algorithms]), and a
+/// model that is off on another device of compute capability 9 costs no more than that. Other devices have none of these configurations.
+/// Rows of bench/README.md that show a regression: mt tf32x3, mt tf32 and small tf32 of the steps.
 struct StepTimes {
-  double b_mn_major, width_80, width_128;  ///< a step of tile_k
+  double b_mn_major, width_80, width_128;  ///< time of a step of tile_k
 };
 constexpr StepTimes one_product{0.68, 0.42, 0.57}, three_products{1.26, 0.77, 1.12};
 constexpr double per_gemm = 3.3;
-constexpr double per_round = 1.6;         ///< a tile of each block, beside its steps
+constexpr double per_round = 1.6;         ///< for one tile of each block, in addition to its steps
 constexpr double cluster_reduction = 2;   ///< through DSMEM
-constexpr double slice_reduction = 2.8;   ///< through global memory, beside the next two
-constexpr double per_megabyte = 0.38;     ///< of the slices' sums
-constexpr double per_slice_added = 0.25;  ///< by the last cluster, whose blocks share the additions
+constexpr double slice_reduction = 2.8;   ///< through global memory, in addition to the next two
+constexpr double per_megabyte = 0.38;     ///< for each megabyte of the slices' sums
+constexpr double per_slice_added = 0.25;  ///< added by the last cluster, whose blocks share the additions
 
 double modelled_time(const TileConfig& config, std::int64_t c_tiles, std::int64_t k_steps, bool is_one_product, bool b_k_major,
                      int blocks_at_once) {
@@ -95,19 +95,19 @@ std::vector<TileConfig> tf32_configs(const GemmProblem& p, const GemmOperands& o
   const std::int64_t k_steps = ceil_div(p.k, tile_k);
   std::vector<std::pair<double, TileConfig>> timed;
   for (const bool swap_ab : {false, true}) {
-    // If one of two is K-major, that one is the kernel's b.
+    // If one of the two is K-major, it must be the kernel's b.
     if (b_k_major != a_k_major && swap_ab != b_k_major) continue;
     const std::int64_t rows = swap_ab ? p.m : p.n, columns = swap_ab ? p.n : p.m;
     const bool right_k_major = swap_ab ? b_k_major : a_k_major;
     for (const int tile_n : {128, 80}) {
       if (tile_n != 128 && !right_k_major) continue;
       const std::int64_t c_tiles = ceil_div(rows, tile_m) * ceil_div(columns, tile_n);
-      if (c_tiles > (std::int64_t(1) << 24)) continue;  // work tiles are counted in int
+      if (c_tiles > (std::int64_t(1) << 24)) continue;  // work tiles are counted as int
       for (int cluster = 1; cluster <= max_cluster_size; ++cluster) {
         const int at_once = blocks_at_once(cluster, stream);
         for (int slices = 1; cluster * slices <= std::min<std::int64_t>(k_steps, max_splits); ++slices) {
           const TileConfig config{swap_ab, tile_n, cluster, slices};
-          if (cluster > 1 && c_tiles * cluster * slices > at_once) continue;  // its blocks have one tile each
+          if (cluster > 1 && c_tiles * cluster * slices > at_once) continue;  // a block of a cluster has only one tile
           timed.emplace_back(modelled_time(config, c_tiles, k_steps, p.precision == MatmulPrecision::tf32, right_k_major, at_once), config);
         }
       }

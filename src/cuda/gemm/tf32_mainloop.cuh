@@ -2,28 +2,28 @@
 #include "cuda/gemm/tf32_tile.cuh"
 
 // Float32 GEMM on Hopper's tensor cores: one product of operands rounded to TF32, or the three of Note [3xTF32]. Tiles of 128 x tile_n
-// elements of c are summed in steps of 32 along the depth. A block of 512 threads has four warpgroups, which hand a ring of stages round:
+// elements of c are accumulated in steps of 32 along the depth. A block of 512 threads has four warpgroups, which share a ring of stages:
 //
 //   warpgroup 3  producer   24 registers   one thread: empty[i] -> TMA: a (128, 32), b (tile_n, 32) into stage i -> full[i]
-//   warpgroup 2  converter  72 registers   full[i] -> b rounded in place, or b_small beside it; K-major, as wgmma takes it -> converted[i]
-//   warpgroups   consumers  208 registers  64 rows of the tile each: full[i] -> a to registers, there rounded or split;
+//   warpgroup 2  converter  72 registers   full[i] -> b rounded in place, or b_small written; K-major, as wgmma takes it -> converted[i]
+//   warpgroups   consumers  208 registers  64 rows of the tile each: full[i] -> a to registers, rounded or split there;
 //   0 and 1                                converted[i] -> wgmma m64 n(tile_n) k8, a from registers, b from shared memory -> empty[i]
 //
 //   shared memory, 3 products   | stage 0: a 16 KiB, b 16 KiB, b_small 16 KiB | ... | stage 3 |     (tile_n = 128)
 //                  1 product    | stage 0: a 16 KiB, b 16 KiB | ... | stage 5 |
 //   after a split depth         | sums that the cluster's blocks send: tf32_tile.cuh            |
 //
-// A block stays for several tiles (persistent), and its producer loads the next while the consumers write one.
+// A block is persistent: it computes several tiles, and its producer loads the next one while the consumers write one.
 //
-// Shared memory has little to spare: of the 1536 cycles in which tensor cores do three products of a step of width 128, their own reads
-// take 768, the copies 256 and the splits 384; of one product's 512 they take 256, 256 and 256, and the a operand 128 more. With cp.async
-// instead of TMA the GEMMs of a training step took 2.15 ms, and so 1.76. Two consumer warpgroups that take turns with the tensor cores
-// (ping-pong) are no faster than these two that do not. (On an H200.)
+// Shared-memory bandwidth is nearly exhausted: of the 1536 cycles in which tensor cores compute three products of a step of width 128,
+// their own reads take 768, the TMA loads 256 and the splits 384; of one product's 512 cycles they take 256, 256 and 256, and operand a 128
+// more. With cp.async instead of TMA the GEMMs of a training step took 2.15 ms, now 1.76. Two consumer warpgroups that take turns at the
+// tensor cores (ping-pong) are no faster than these two, which do not. (On an H200.)
 namespace tern::gpu::tf32 {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Begins to load a tile of an operand.
+/// Starts to load a tile of an operand.
 template <bool is_k_major, int rows>
 __device__ __forceinline__ void load_tile(const CUtensorMap& map, int row0, int k0, float* to, MBarrier& full) {
   if constexpr (is_k_major) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_tile(const CUtensorMap& map, int row0, int 
   }
 }
 
-/// The producer: one thread.
+/// Producer: one thread.
 template <int products, bool a_k_major, bool b_k_major, int tile_n>
 __device__ __forceinline__ void load_tiles(const Tf32Params& p, Stage<products, tile_n>* memory, Barriers<stages<products>>& barriers) {
   WorkTile tile;
@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_tiles(const Tf32Params& p, Stage<products, 
 
 __device__ __forceinline__ float4 vector_at(const float* tile, int offset) { return *reinterpret_cast<const float4*>(tile + offset); }
 
-/// Rounds a K-major b, or writes its small part; each of four warps has a quarter.
+/// Rounds a K-major b, or writes its small part; each of four warps converts a quarter.
 template <int products, int tile_n>
 __device__ __forceinline__ void convert_k_major(int warp, int lane, Stage<products, tile_n>& stage) {
 #pragma unroll
@@ -62,11 +62,11 @@ __device__ __forceinline__ void convert_k_major(int warp, int lane, Stage<produc
     else store_shared(shared_address(stage.b + offset), round_to_tf32(x));
   }
 }
-/// Likewise of an MN-major b of 128 rows, which it transposes in place: wgmma takes TF32 operands K-major alone.
+/// The same for an MN-major b of 128 rows, which it transposes in place: wgmma takes TF32 operands only K-major.
 template <int products>
 __device__ __forceinline__ void convert_mn_major(int warp, int lane, Stage<products, 128>& stage) {
-  // A warp has a box of 32 rows: squares of 4 x 4 elements, of which those of eight lanes lie on a diagonal, so that lines are read and
-  // rows written in different banks.
+  // A warp has a box of 32 rows: squares of 4 x 4 elements, of which those of eight lanes are on a diagonal, so that lines are read and
+  // rows written without bank conflicts.
   float4 lines[2][4];
   const int row = warp * 32 + lane % 8 * 4;
   int ks[2];
@@ -90,7 +90,7 @@ __device__ __forceinline__ void convert_mn_major(int warp, int lane, Stage<produ
   }
 }
 
-/// The converter warpgroup.
+/// Converter warpgroup.
 template <int products, bool b_k_major, int tile_n>
 __device__ __forceinline__ void convert_tiles(const Tf32Params& p, Stage<products, tile_n>* memory, Barriers<stages<products>>& barriers) {
   const int lane = threadIdx.x % 32, warp = (static_cast<int>(threadIdx.x) - consumers) / 32;
@@ -106,18 +106,18 @@ __device__ __forceinline__ void convert_tiles(const Tf32Params& p, Stage<product
     }
 }
 
-/// A thread's registers of a step of a: for each of the four wgmma along the depth of 32.
+/// A thread's registers for one step of a: fragments of the four wgmma along the depth of 32.
 template <int products>
 struct AFragment {
   std::uint32_t big[4][4], small[products == 3 ? 4 : 1][4];
 };
 
-/// The consumer warpgroups.
+/// Consumer warpgroups.
 template <int products, bool a_k_major, int tile_n>
 __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<products, tile_n>* memory, Barriers<stages<products>>& barriers) {
   using State = PipelineState<stages<products>>;
   const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32, row_in_8 = lane / 4, member = lane % 4;
-  // Which rows of the tile a thread has is ours to choose: such that a warp's are in different banks.
+  // The assignment of rows of the tile to threads is arbitrary, and is chosen so that a warp's rows are in different banks.
   const int row = a_k_major ? warp * 16 + row_in_8 : warp / 2 * 32 + warp % 2 * 8 + row_in_8 / 4 * 16 + row_in_8 % 4;
   const FragmentPosition position{row, row + (a_k_major ? 8 : 4), member * 2};
   const auto load_a = [&](AFragment<products>& fragment, const State& state) {
@@ -135,16 +135,16 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
   };
   const auto release = [&](int stage) { barriers.empty[stage].arrive_warp(lane); };
   WorkTile tile;
-  State read;  // of the step that is multiplied
+  State read;  // of the current step
   for (int index = WorkTile::first(p); tile.find(p, index); index += WorkTile::stride(p)) {
     float sums[tile_n / 2] = {};
     [[maybe_unused]] float step_sums[products == 3 ? tile_n / 2 : 1];
-    // While tensor cores are at one step, a's fragment for the next is made ready.
+    // While the tensor cores compute one step, a's fragments for the next are prepared.
     AFragment<products> fragments[2];
     load_a(fragments[0], read);
-    [[maybe_unused]] int previous = read.index;  // stage of the step before
+    [[maybe_unused]] int previous = read.index;  // stage of the previous step
     const auto multiply_step = [&](AFragment<products>& now, AFragment<products>& next, int step) {
-      constexpr int k8_floats = 8 * sizeof(float) >> 4;  // a wgmma's depth in the descriptor's units of 16 bytes
+      constexpr int k8_floats = 8 * sizeof(float) >> 4;  // depth of a wgmma in the descriptor's units of 16 bytes
       const Stage<products, tile_n>& stage = memory[read.index];
       const std::uint64_t b = wgmma_descriptor(stage.b);
       barriers.converted[read.index].wait(read.phase);
@@ -204,7 +204,7 @@ template <int products, bool a_k_major, bool b_k_major, int tile_n>
 __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__ const Tf32Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float memory[];
-  __shared__ Barriers<stages<products>> barriers;  // its presence says that this was compiled for wgmma: see runs_wgmma_kernel
+  __shared__ Barriers<stages<products>> barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.a_map);
     tma_prefetch_map(p.b_map);
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__
   }
   __syncthreads();
   auto* const stage = swizzle_aligned<Stage<products, tile_n>>(memory);
-  // The registers that warpgroups give up and take are those that the block was launched with.
+  // The registers that warpgroups give up and take add up to those that the block was launched with.
   constexpr int first_producer = consumers + converters;
   if (threadIdx.x >= first_producer) {
     warpgroup_reg_dealloc<24>();

@@ -12,7 +12,7 @@ namespace tern::gpu::tf32 {
 inline constexpr int tile_m = 128, tile_k = 32;
 inline constexpr int consumers = 256, converters = 128, producers = 128, threads = consumers + converters + producers;
 
-/// An operand, (size, depth), with one stride of 1: along the depth (K-major) or along `size` (MN-major).
+/// Operand, (size, depth), with one stride of 1: along the depth (K-major) or along `size` (MN-major).
 struct Operand {
   const float* data;
   std::int64_t size, leading_dimension;
@@ -23,25 +23,25 @@ struct Tf32Params {
   CUtensorMap a_map, b_map;
   Operand a, b;
   std::int64_t depth;
-  const float* c_in;  ///< the matrix that is added, laid out as c, or null
+  const float* c_in;  ///< matrix that is added, with c's layout, or null
   float* c;
   std::int64_t ldc;
   bool swap_ab;       ///< c is stored (N, M)
-  const float* bias;  ///< along c's contiguous side, or null
+  const float* bias;  ///< along c's contiguous dimension, or null
   float alpha;
   int row_tiles, column_tiles;
-  int cluster, slices;   ///< TileConfig's
+  int cluster, slices;   ///< see TileConfig
   float4* partials;      ///< (row_tiles column_tiles, slices, tile_n / 8, consumers): sums of the slices, if there are several
   unsigned* completion;  ///< (row_tiles column_tiles, cluster): counters of Note [Last block]
 
-  /// Pieces of work for a cluster.
+  /// Number of work tiles for clusters.
   __host__ __device__ int work_tiles() const { return row_tiles * column_tiles * slices; }
 };
 
 template <int products, int tile_n>
 struct Stage {
   float a[tile_m * tile_k];
-  float b[tile_n * tile_k];  ///< wgmma truncates to TF32: of three products, this is the big part as it is
+  float b[tile_n * tile_k];  ///< for three products this is already the big part, because wgmma truncates to TF32
   float b_small[products == 3 ? tile_n * tile_k : 1];
 };
 template <int tile_n>
@@ -53,13 +53,13 @@ struct Stage<1, tile_n> {
 template <int products>
 inline constexpr int stages = products == 3 ? 4 : 6;
 
-/// With room to begin at a multiple of the swizzle's span.
+/// Includes room for alignment to the swizzle's span.
 template <int products, int tile_n>
 inline constexpr std::size_t shared_bytes = stages<products> * sizeof(Stage<products, tile_n>) + swizzle_span;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Barriers of the stages, and `received` of the sums that the blocks of a cluster send each other. is_last: see Note [Last block].
+/// Barriers of the stages; `received` counts the sums that the blocks of a cluster send each other. is_last: see Note [Last block].
 template <int stages>
 struct Barriers : Pipeline<stages> {
   MBarrier converted[stages], received;
@@ -71,7 +71,7 @@ struct Barriers : Pipeline<stages> {
 struct WorkTile {
   int row_tile, column_tile, slice, first_step, steps;
 
-  /// Finds a block's work tile number `index`; false behind the last.
+  /// Sets this to a block's work tile number `index`; returns false after the last.
   __device__ bool find(const Tf32Params& p, int index) {
     constexpr int panel = 16;  // row tiles: tiles that run at the same time share rows and columns in the L2 cache
     const int tiles = p.row_tiles * p.column_tiles;
@@ -91,24 +91,24 @@ struct WorkTile {
   static __device__ int stride(const Tf32Params& p) { return static_cast<int>(gridDim.x) / p.cluster; }
 };
 
-/// The offset of element (row, k) in a K-major tile: in TMA's and wgmma's swizzle of 128 bytes.
+/// Offset of element (row, k) in a K-major tile, with the 128-byte swizzle of TMA and wgmma.
 __device__ __forceinline__ int k_major_offset(int row, int k) { return row * tile_k + ((k / 4 ^ row % 8) * 4 + k % 4); }
-/// And in an MN-major one: boxes of 32 rows, each swizzled.
+/// The same in an MN-major tile: boxes of 32 rows, each swizzled.
 __device__ __forceinline__ int mn_major_offset(int row, int k) {
   return row / 32 * (32 * tile_k) + k * 32 + ((row % 32 / 4 ^ k % 8) * 4 + row % 4);
 }
 
-// The epilogue: a consumer's sums go to c, with alpha, bias and c's old values; those of a split depth are reduced before, in a cluster
-// through DSMEM, between clusters through global memory.
+// Epilogue: a consumer's sums are written to c, with alpha, bias and c's old values; those of a split depth are reduced before, within a
+// cluster through DSMEM, between clusters through global memory.
 
-/// Place of a thread's accumulators in a tile. A fragment is 8 columns of the tile; of each the thread has two neighbouring columns in two
+/// Position of a thread's accumulators in a tile. A fragment is 8 columns of the tile, of which the thread has two adjacent columns in two
 /// rows: float4 {row: x, y; other_row: z, w}.
 struct FragmentPosition {
   int row, other_row, column;
 };
 
-/// Writes a thread's accumulators of `count` fragments to c: number j, j + stride and so on. Reads all that it reads before it writes.
-/// is_whole: the tile lies within c.
+/// Writes a thread's accumulators of `count` fragments to c: fragments j, j + stride and so on. All reads come before the first write.
+/// is_whole: the tile is completely within c.
 template <bool swap_ab, bool is_whole, int tile_n, int count>
 __device__ __forceinline__ void store_fragments(const Tf32Params& p, const WorkTile& tile, const FragmentPosition& position, int j,
                                                 int stride, float4 (&values)[count]) {
@@ -153,7 +153,7 @@ __device__ __forceinline__ void store_fragments(const Tf32Params& p, const WorkT
       p.c[place] = pair.x;
       if (has_next(t)) p.c[place + p.ldc] = pair.y;
     } else {
-      __stwb(reinterpret_cast<float2*>(p.c + place), pair);  // as one word: the compiler may split a plain assignment
+      __stwb(reinterpret_cast<float2*>(p.c + place), pair);  // as one store: the compiler may split a plain assignment
     }
   };
 #pragma unroll
@@ -187,19 +187,19 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + 
 
 /// Adds the sums of a tile's splits, in the order of the splits, and writes them to c:
 ///
-///   within a cluster     each block owns every cluster-th fragment; the others send it theirs (st.async), into its stages, which are free,
-///                        as a block of a cluster has one tile
+///   within a cluster     each block owns every cluster-th fragment; the others send it their sums (st.async), into its stages, which are
+///                        free, because a block of a cluster has only one tile
 ///   between the slices   each cluster leaves its sums in p.partials; the last one to do so (completion counter) adds them all
 template <int tile_n, int stages>
 __device__ __forceinline__ void reduce_splits(const Tf32Params& p, const WorkTile& tile, const FragmentPosition& position,
                                               const float (&sums)[tile_n / 2], float4* memory, Barriers<stages>& barriers) {
-  // Instructions that a block runs once are fetched from memory: short loops are faster here than unrolled ones.
+  // Code that a block runs once is fetched from memory: short loops are faster here than unrolled ones.
   constexpr int fragments = tile_n / 8, together = 2, in_flight = 4;
   const int thread = threadIdx.x, cluster = p.cluster, rank = static_cast<int>(blockIdx.x) % cluster;
   const int tile_index = tile.row_tile * p.column_tiles + tile.column_tile, owned = ceil_div(fragments - rank, cluster);
   float4* const tile_partials = p.partials + (std::int64_t(tile_index) * p.slices * fragments + rank) * consumers + thread;
   float4* const slice_partials = tile_partials + tile.slice * fragments * consumers;
-  // The sums of `count` parts of several owned fragments, from number `slot` on, so that many loads are in flight.
+  // Sums of `count` parts of several owned fragments, from number `slot` on, together, so that many loads are in flight.
   const auto add = [&](int slot, int count, float4(&totals)[together], auto part) {
 #pragma unroll 1
     for (int i0 = 0; i0 < count; i0 += in_flight)

@@ -10,8 +10,8 @@
 #include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
-// Token rows, position rows and dropout in one pass each way: as an embedding, an addition and a dropout each number would be written and
-// read twice more. A thread has four neighbours at a time, for which one Philox block is drawn.
+// Token rows, position rows and dropout in one pass each way: with an embedding, an addition and a dropout each number would be written and
+// read twice more. A thread has four adjacent elements at a time, which share a Philox block.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -26,11 +26,11 @@ struct Embedding {
   T* y;
   std::int64_t count, rows;  ///< elements of y, rows of the table
   Divider width, length;     ///< D and T
-  bool aligned;              ///< all rows begin at multiples of a vector of four elements
+  bool aligned;              ///< all rows begin at multiples of four elements
   Dropout<C> dropout;
 };
 
-/// Four neighbours, as one where they begin at an aligned address.
+/// Four adjacent elements, as one vector if they begin at an aligned address.
 template <class T>
 __device__ __forceinline__ Vector<T, 4> read_four(const T* from, bool aligned) {
   if (aligned) return read_vector<4>(from);
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(block_size) embed_elements(__grid_constant__ c
 
 constexpr int lanes = 32, max_parts = 16;
 
-/// A block has 128 neighbouring elements of a sequence, four for each of 32 threads side by side; the block's `parts` rows of threads share
-/// the batch, each an even stretch.
+/// A block has 128 adjacent elements of a sequence, four for each of 32 adjacent threads; the block's `parts` rows of threads share the
+/// batch, a contiguous part each.
 template <class T>
 __global__ void __launch_bounds__((lanes * max_parts), 2)
     embed_grad_elements(const T* g, std::int64_t batch, std::int64_t sequence, bool aligned,

@@ -8,15 +8,15 @@
 #include "ops/kernels/index.h"
 #include "tensor/dispatch.h"
 
-// Gather, index_select, index_copy and scatter_add: reads, writes and additions at indices from memory. A thread per element (or per 16
-// bytes, where rows are contiguous); an index outside the range reads as zero and writes nothing.
+// Gather, index_select, index_copy and scatter_add: reads, writes and additions at indices from memory. One thread per element (or per 16
+// bytes, if rows are contiguous); an index outside the range reads as zero and writes nothing.
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// 16 bytes that move as one.
+/// 16 bytes that are copied as one.
 struct alignas(16) Chunk {
   std::uint32_t words[4] = {};
 };
@@ -29,7 +29,7 @@ __device__ void atomic_add(std::int32_t* at, std::int32_t value) { atomicAdd(at,
 __device__ void atomic_add(std::int64_t* at, std::int64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
 }
-/// There is no addition of bytes: exchange the aligned word around it until no other thread came between.
+/// Adds to a byte, for which there is no atomic: compare-and-swap of the aligned word that contains it.
 __device__ void atomic_add(std::uint8_t* at, std::uint8_t value) {
   const auto address = reinterpret_cast<std::uintptr_t>(at);
   auto* const word = reinterpret_cast<unsigned*>(address & ~std::uintptr_t(3));
@@ -42,8 +42,8 @@ __device__ void atomic_add(std::uint8_t* at, std::uint8_t value) {
   } while (seen != expected);
 }
 
-// Functors: the operation along one dimension on each element of one side, and its place in the table on the other side, which is inside or
-// not.
+// Functors: the operation on an element of one side, and its position along one dimension of the other side, the table, which may be out of
+// range.
 
 /// y[i] = x[index[i]]
 struct Gather {
@@ -67,8 +67,8 @@ struct ScatterAdd {
   }
 };
 
-/// The indexer walks elements, index and table, with the table's stride along that dimension 0: `stride` is multiplied with the index's
-/// value.
+/// The indexer iterates over elements, index and table, with the table's stride along that dimension 0: the index's value is multiplied by
+/// `stride`.
 template <class F, class From, class To>
 __global__ void __launch_bounds__(block_size)
     index_elements(const From* __restrict__ from, const std::int64_t* __restrict__ index, To* __restrict__ to,
@@ -93,7 +93,7 @@ void index_as(const Layout<3>& whole, const View& from, const View& index, const
   });
 }
 
-/// The walk of that kernel: over the index's elements, with a stride of 0 along `dim` in `table`, which is x or y.
+/// Layout of that kernel's iteration: over the index's elements, with a stride of 0 along `dim` in `table`, which is x or y.
 Layout<3> layout_along(int dim, const View& elements, const View& index, const View& table) {
   Strides held = table.strides;
   held[dim] = 0;
@@ -102,7 +102,7 @@ Layout<3> layout_along(int dim, const View& elements, const View& index, const V
   return layout;
 }
 
-/// Whether rows, along the last dimension, can be moved in 16-byte chunks.
+/// True if rows, along the last dimension, can be copied in 16-byte chunks.
 bool takes_chunks(const View& view) { return view.strides[2] == 1 && has_vec16_rows(view); }
 View in_chunks(View view, std::int64_t per_chunk) {
   view.shape[2] /= per_chunk;
@@ -111,7 +111,7 @@ View in_chunks(View view, std::int64_t per_chunk) {
   return view;
 }
 
-/// The iteration over slices (A, I, C) of `rows` (A, N, C), with an index that is broadcast along A and C.
+/// Layout of slices (A, I, C) of `rows` (A, N, C), with an index that is broadcast along A and C.
 Layout<3> layout_of_slices(const View& slices, const View& index, const View& rows) {
   Layout<3> layout =
       layout_of(slices.shape, {slices.strides, Strides{0, index.strides[0], 0}, Strides{rows.strides[0], 0, rows.strides[2]}});
@@ -119,7 +119,7 @@ Layout<3> layout_of_slices(const View& slices, const View& index, const View& ro
   return layout;
 }
 
-/// Calls f with the element type, and the views (A, N, C) and (A, I, C) in its elements: 16 bytes where both can be moved so.
+/// Calls f with the element type, and the views (A, N, C) and (A, I, C) in its elements: 16 bytes if both can be copied so.
 template <class F>
 void in_largest_elements(const View& rows, const View& slices, F&& f) {
   const auto per_chunk = static_cast<std::int64_t>(16 / size_of(slices.dtype));
@@ -143,7 +143,7 @@ void scatter_add(Cuda, const View& y, const View& index, const View& source, int
   };
   dispatch_all(y.dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, float> || is_half<T>) {
-      // More additions than a sum of this type stands; see Note [Long sums] in ops/cpu/index.cpp.
+      // More additions than a sum of this type allows; see Note [Long sums] in ops/cpu/index.cpp.
       if (index.shape[dim] > (is_half<T> ? 1 : 16)) {
         const Workspace memory(static_cast<std::size_t>(y.numel()) * sizeof(double), y.stream);
         const View sums{memory.as(), y.shape, contiguous_strides(y.shape), DType::f64, y.stream};

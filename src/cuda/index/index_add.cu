@@ -10,13 +10,13 @@
 #include "ops/kernels/index.h"
 #include "tensor/ceil_div.h"
 
-// y[a, index[i], c] += source[a, i, c], the gradient of an embedding, deterministic: atomics would add in the order of
-// arrival, so the indices are sorted, stably, and each run of equal ones is added in ascending order of position.
+// y[a, index[i], c] += source[a, i, c], the gradient of an embedding, deterministic: atomics would add in the order of arrival, so the
+// indices are sorted, stably, and each run of equal ones is added in ascending order of position.
 //
-// Note [Runs]: an index may repeat ten thousand times (padding), or never. The sorted list is cut into pieces of fixed
-// length, whatever the runs are. A run within one piece goes straight to y. One that crosses pieces leaves a partial sum in each
-// of them, and a second kernel adds them: in each piece at most one run comes in from the left (its sum is the piece's `head` where it
-// ends there) and at most one leaves to the right (`tail`; a run that does both is a tail).
+// Note [Runs]: an index may occur ten thousand times (padding), or never. The sorted list is divided into pieces of fixed length,
+// independent of the runs. A run within one piece is added to y directly. One that crosses pieces leaves a partial sum in each of them, and
+// a second kernel adds those: in each piece at most one run comes in from the left (its sum is the piece's `head` if it ends there) and at
+// most one leaves to the right (`tail`; a run that does both is a tail).
 namespace tern::kernels {
 
 using namespace gpu;
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int piece_length = 32, prefetch = 8;
 
-// Rank sort, for at most max_ranked indices of a dimension of at most max_ranked_length, so that index and position fit in one word.
+// Rank sort, for at most max_ranked indices of a dimension of at most max_ranked_length, so that index and position fit into one word.
 constexpr int position_bits = 13;
 constexpr std::uint32_t max_ranked = 1u << position_bits, max_ranked_length = (1u << (32 - position_bits)) - 2;
 constexpr int ranking_threads = 512, ranked_per_warp = 3, ranked_per_block = ranking_threads / 32 * ranked_per_warp;
@@ -33,8 +33,8 @@ constexpr int ranking_threads = 512, ranked_per_warp = 3, ranked_per_block = ran
 /// `count` words, padded to whole rounds of a warp, in which each lane reads four.
 constexpr std::uint32_t ranking_room(std::uint32_t count) { return round_up(count, 128u); }
 
-/// Sorts few indices stably by counting, for each, those that come before it: n^2 comparisons, but in one kernel, where a radix sort
-/// takes ten. A block has all words in shared memory.
+/// Sorts a few indices stably by counting, for each, those that come before it: n^2 comparisons, but a single kernel, where a radix sort
+/// takes ten. Every block holds all words in shared memory.
 __global__ void __launch_bounds__(ranking_threads)
     sort_by_rank(const std::int64_t* index, std::int64_t stride, std::uint32_t count, std::uint32_t length, std::uint32_t* sorted_keys,
                  std::uint32_t* sorted_positions) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(ranking_threads)
   for (std::uint32_t i = threadIdx.x; i < room; i += ranking_threads) {
     const std::int64_t at = i < count ? index[i * stride] : 0;
     const std::uint32_t key = at >= 0 && at < length ? static_cast<std::uint32_t>(at) : length;
-    words[i] = i < count ? key << position_bits | i : 0xffffffffu;  // behind all others
+    words[i] = i < count ? key << position_bits | i : 0xffffffffu;  // after all others
   }
   __syncthreads();
   const std::uint32_t first = blockIdx.x * ranked_per_block + threadIdx.x / 32 * ranked_per_warp, lane = threadIdx.x % 32;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(ranking_threads)
   }
 }
 
-/// Sort keys: the indices, with N for those outside [0, N).
+/// Sort keys: the indices, with N for those outside of [0, N).
 __global__ void __launch_bounds__(block_size) index_keys(const std::int64_t* index, std::int64_t stride, std::uint32_t count,
                                                          std::uint32_t length, std::uint32_t* keys, std::uint32_t* positions) {
   const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(block_size) index_keys(const std::int64_t* ind
 struct SortedIndices {
   const std::uint32_t *keys, *positions;
   std::uint32_t count, pieces;
-  std::uint32_t length;  ///< N: the key of indices outside [0, N)
+  std::uint32_t length;  ///< N: the key of indices outside of [0, N)
 };
 
 struct IndexAdd {
@@ -92,7 +92,7 @@ struct IndexAdd {
   std::uint32_t columns, rows;                   ///< C and A
 };
 
-/// The partial sums, (2, A, pieces, C): heads, then tails.
+/// Partial sums, (2, A, pieces, C): heads, then tails.
 template <class C>
 struct Partials {
   C* sums;
@@ -103,12 +103,12 @@ struct Partials {
   __device__ C& tail(std::uint32_t a, std::uint32_t piece, std::uint32_t c) const { return head(rows + a, piece, c); }
 };
 
-/// Element (a, n, c) of y.
+/// Offset of element (a, n, c) of y.
 __device__ __forceinline__ std::int64_t offset_of(const IndexAdd& o, std::uint32_t a, std::uint32_t n, std::uint32_t c) {
   return a * o.y_strides[0] + n * o.y_strides[1] + c * o.y_strides[2];
 }
 
-/// A block takes `across` columns of block_size / across pieces.
+/// A block has `across` columns of block_size / across pieces.
 template <class C, class T>
 __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const SortedIndices sorted, __grid_constant__ const IndexAdd o,
                                                          Partials<C> partials, unsigned across, unsigned tiles, unsigned groups) {
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
 
   std::uint32_t run = sorted.keys[begin];
   bool comes_in = begin > 0 && sorted.keys[begin - 1] == run;
-  CompensatedSum<C> sum;  // of the run
-  C before = 0;           // y's old value there
+  CompensatedSum<C> sum;  // sum of the run
+  C before = 0;           // y's old value at the run's index
   for (std::uint32_t first = begin; first < end; first += prefetch) {
     std::uint32_t keys[prefetch];
     C values[prefetch], held[prefetch];
@@ -131,9 +131,9 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
     for (int k = 0; k < prefetch; ++k) {
       const std::uint32_t i = first + k;
       keys[k] = i < end ? sorted.keys[i] : sorted.length;
-      // An index outside the range is not read either: a run of them has no sum.
+      // An index outside of the range is not read either: a run of them has no sum.
       values[k] = keys[k] < sorted.length ? read<T>(o.source, o.dtype, base + sorted.positions[i] * o.source_strides[1]) : C(0);
-      // No other thread of this kernel writes there: to read it now costs no second wait.
+      // No other thread of this kernel writes there: reading it now avoids a second wait.
       held[k] = keys[k] < sorted.length ? read<T>(o.y, o.dtype, offset_of(o, a, keys[k], c)) : C(0);
     }
 #pragma unroll
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const
   else if (run < sorted.length) write<T>(o.y, o.dtype, offset_of(o, a, run, c), before + sum.value());
 }
 
-/// The first position in [from, count) whose key differs from `key`.
+/// First position in [from, count) whose key differs from `key`.
 __device__ std::uint32_t run_end(const SortedIndices& sorted, std::uint32_t key, std::uint32_t from) {
   std::uint32_t low = from, high = sorted.count;
   while (low < high) {
@@ -167,8 +167,8 @@ __device__ std::uint32_t run_end(const SortedIndices& sorted, std::uint32_t key,
   return low;
 }
 
-/// A block per piece: where a run begins there and leaves, adds up what it left in this piece and the next ones. The
-/// partial sums are shared among block_size / across threads per column, each taking every nth in ascending order.
+/// One block per piece: if a run begins there and continues, adds up its partial sums in this piece and the next ones. They are shared
+/// among block_size / across threads per column, each taking every nth in ascending order.
 template <class C, class T>
 __global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const SortedIndices sorted, __grid_constant__ const IndexAdd o,
                                                        Partials<C> partials, unsigned across, unsigned tiles) {
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const S
   const unsigned y = threadIdx.x / across, down = block_size / across;
   CompensatedSum<C> own;
   if (c < o.columns) {
-    // The run leaves every piece but its last, where it ends and so left a head.
+    // The run leaves every piece but its last, where it ends and so has left a head.
 #pragma unroll 4
     for (std::uint32_t p = piece + y; p < last; p += down) own.add(partials.tail(a, p, c));
     if ((last - piece) % down == y) own.add(partials.head(a, last, c));

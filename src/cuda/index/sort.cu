@@ -12,20 +12,21 @@
 #include "ops/kernels/random.h"
 #include "tensor/dispatch.h"
 
-// Sorting. Each element becomes an unsigned key of the same order, inverted for descending order: a float's are its bits, with the sign bit
-// flipped and negative numbers inverted; NaN comes last, and the zeros are equal. CUB's stable radix sort orders the whole tensor at once,
-// with the number of the row as the leading bits. Keys of 64 bits have no room for it: they are sorted by value, then, stably, by row.
+// Sorting. Each element is converted to an unsigned key of the same order, inverted for descending order: a float's key is its bits, with
+// the sign bit flipped and negative numbers inverted; NaN comes last, and both zeros are equal. CUB's stable radix sort orders the whole
+// tensor at once, with the row's index as the leading bits. 64-bit keys have no room for it: they are sorted by value, then, stably, by
+// row.
 //
-// The k largest of each row, for few k: a block a row. Each thread keeps the largest of the elements that are its own, the block finds the
-// largest of those, k times, and the warp of the thread that it was taken from looks for that thread's next one together. The row is read
-// once, and a thread's share of it again for each element taken.
+// The k largest of each row, for small k: one block per row. Each thread keeps the largest of its own elements; k times the block finds the
+// largest of those, and the warp of the thread that it came from finds that thread's next one together. The row is read once, and a
+// thread's part of it again for each element that is taken.
 namespace tern::gpu {
 
 template <class Key>
 void sort_pairs(const Key* keys, Key* sorted_keys, const std::uint32_t* values, std::uint32_t* sorted_values, std::int64_t count, int bits,
                 Stream stream) {
   use(stream);
-  if (bits == 0) {  // all keys are equal, and the order stays
+  if (bits == 0) {  // all keys are equal: the order does not change
     const auto n = static_cast<std::size_t>(count);
     check(cudaMemcpyAsync(sorted_keys, keys, n * sizeof(Key), cudaMemcpyDeviceToDevice, handle(stream)), "sort");
     check(cudaMemcpyAsync(sorted_values, values, n * sizeof(std::uint32_t), cudaMemcpyDeviceToDevice, handle(stream)), "sort");
@@ -57,7 +58,7 @@ __device__ __forceinline__ Bits order_preserving(Bits bits, Bits sign) {
   return bits & sign ? Bits(~bits & (sign | (sign - 1))) : Bits(bits | sign);
 }
 
-/// The key of an element, in the low key_bits(dtype) bits.
+/// Key of an element, in the low key_bits(dtype) bits.
 __device__ inline std::uint64_t key_of(const void* data, DType dtype, std::int64_t offset) {
   switch (dtype) {
     case DType::f64: {
@@ -83,7 +84,7 @@ __device__ inline std::uint64_t key_of(const void* data, DType dtype, std::int64
   }
 }
 
-/// Keys, with the row as leading bits if asked, and the elements' positions.
+/// Keys, with the row as leading bits if `with_rows`, and the elements' positions.
 __global__ void __launch_bounds__(block_size)
     make_keys(const void* x, DType dtype, __grid_constant__ const Indexer<1> indexer, std::uint32_t count, Divider length, int key_bits,
               bool descending, bool with_rows, std::uint64_t* keys, std::uint32_t* positions) {
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(block_size)
   if (i < count) y[i * stride] = positions[i];
 }
 
-/// Keys and positions, and room for them sorted.
+/// Keys and positions, and memory for the sorted ones.
 template <class Key>
 struct Pairs {
   Pairs(std::int64_t count, Stream stream)
@@ -151,7 +152,7 @@ void check_count(const char* op, std::int64_t count) {
   if (count > std::int64_t(1) << 30) fail(op, "expected at most 2^30 elements but got " + std::to_string(count));
 }
 
-/// A sort key of an element and its index, so that no two are equal: larger elements are larger, of equal ones the first. 0 is none.
+/// Sort key of an element and its index, so that no two are equal: larger elements are larger, among equal ones the first is. 0 means none.
 using Rank = std::uint64_t;
 
 struct LargestOp {
@@ -173,7 +174,7 @@ struct Elements {
 
 __device__ __forceinline__ std::uint32_t index_of(Rank rank) { return 0xffffffffu - static_cast<std::uint32_t>(rank); }
 
-/// Of elements first, first + step, ...: the largest that comes after `last`.
+/// Among elements first, first + step, ...: the largest that comes after `last`.
 __device__ __forceinline__ Rank largest_after(const Elements& x, std::int64_t offset, std::uint64_t first, std::uint32_t step, Rank last) {
   Rank best = 0;
 #pragma unroll 4
@@ -233,7 +234,7 @@ void sort(Cuda, const View& x, const View& values, const View& indices, bool des
   sort_pairs(pairs.keys, pairs.sorted_keys, pairs.positions, pairs.sorted, count, with_rows ? key_bits + row_bits : key_bits, stream);
   const std::uint32_t* sorted = pairs.sorted;
   if (!with_rows && rows > 1) {
-    // The keys are done with: their memory holds the rows, sorted and not.
+    // The keys are no longer needed: their memory holds the rows, sorted and unsorted.
     auto* const row = reinterpret_cast<std::uint32_t*>(pairs.keys);
     auto* const sorted_row = reinterpret_cast<std::uint32_t*>(pairs.sorted_keys);
     launch(rows_of, blocks_for(count), block_size, 0, stream, pairs.sorted, n, divider, row);

@@ -24,8 +24,8 @@ const std::string& library_name() {
 void* open_library() {
   if (void* library = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   const char* said = dlerror();
-  const std::string why = said ? said : "no word of the loader's";
-  // The toolkit's libraries lie in one directory, which the loader may know for this program's link to cuBLAS alone.
+  const std::string why = said ? said : "no message from the loader";
+  // The toolkit's libraries are in one directory, which the loader may only know from this program's link to cuBLAS.
   Dl_info cublas_library{};
   if (dladdr(reinterpret_cast<void*>(&cublasCreate_v2), &cublas_library) && cublas_library.dli_fname) {
     const std::string path = cublas_library.dli_fname;

@@ -5,7 +5,7 @@
 
 namespace tern::gpu {
 
-/// The functions of cuSOLVER that are named by a type, S or D.
+/// Functions of cuSOLVER that have a type in their names, S or D.
 template <class T>
 struct CusolverOf {
   cusolverStatus_t (*potrf_batched)(cusolverDnHandle_t, cublasFillMode_t, int n, T* a[], int lda, int* info, int count);
@@ -21,8 +21,8 @@ struct CusolverOf {
                                      T* work, int size, int* info, gesvdjInfo_t, int count);
 };
 
-/// The functions of cuSOLVER that are called here. The library and what it needs take 0.4 GB of address space and their time to load, so
-/// that no program is linked with it: the first call loads it.
+/// Functions of cuSOLVER that are called here. The library and its dependencies take 0.4 GB of address space and time to load, so no
+/// program is linked with it: the first call loads it.
 struct Cusolver {
   decltype(&cusolverDnCreate) create;
   decltype(&cusolverDnCreateParams) create_params;
@@ -49,16 +49,16 @@ struct Cusolver {
   }
 };
 
-/// Loads the library once: as the loader finds it, or beside cuBLAS. Throws Error, each time, where it cannot be loaded.
+/// Loads the library once: by the loader's search path, or from cuBLAS's directory. Throws Error, each time, if it cannot be loaded.
 const Cusolver& cusolver_library();
 
-/// A handle with the settings that calls take beside it.
+/// A handle with the settings that calls need.
 struct CusolverHandle {
   cusolverDnHandle_t handle = nullptr;
   cusolverDnParams_t params = nullptr;
-  gesvdjInfo_t jacobi = nullptr;  ///< its default: until off-diagonal elements are roundings, at most 100 sweeps
+  gesvdjInfo_t jacobi = nullptr;  ///< default settings: until off-diagonal elements are rounding errors, at most 100 sweeps
 };
-/// This thread's handle for the stream; its device is made current.
+/// This thread's handle for the stream; makes its device current.
 CusolverHandle cusolver(Stream stream);
 
 /// Throws Error that names the call, unless it succeeded.

@@ -1,6 +1,6 @@
-// Linear algebra on a GPU. A single matrix goes to cuSOLVER, many small ones to the functions of cuSOLVER and cuBLAS that take pointers to
-// all. Both take column-major matrices, and work in place: a copy is needed anyway, and is transposed on the way. A row-major matrix is its
-// own transpose by columns, which cholesky, eigh and svd make use of.
+// Linear algebra on a GPU. A single matrix is passed to cuSOLVER, many small ones to the batched functions of cuSOLVER and cuBLAS. Both
+// take column-major matrices, and work in place: a copy is needed anyway, and also transposes. A row-major matrix is its own transpose in
+// column-major order, which cholesky, eigh and svd use.
 #include "ops/kernels/linalg.h"
 
 #ifdef TERN_CUSOLVER
@@ -14,6 +14,7 @@
 #include "cuda/linalg/matrix_kernels.h"
 #include "cuda/runtime/allocator.h"
 #include "ops/kernels/copy.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 
@@ -21,7 +22,7 @@ using namespace gpu;
 
 namespace {
 
-constexpr cublasFillMode_t upper = CUBLAS_FILL_MODE_UPPER;  ///< by columns: the lower triangle by rows
+constexpr cublasFillMode_t upper = CUBLAS_FILL_MODE_UPPER;  ///< column-major: the lower triangle in row-major order
 constexpr cusolverEigMode_t with_vectors = CUSOLVER_EIG_MODE_VECTOR;
 
 struct Sizes {
@@ -40,12 +41,12 @@ int as_int(std::int64_t size) {
 std::size_t bytes_of(std::int64_t elements, DType dtype) { return static_cast<std::size_t>(elements) * size_of(dtype); }
 void* element(void* data, std::int64_t i, DType dtype) { return static_cast<char*>(data) + static_cast<std::int64_t>(size_of(dtype)) * i; }
 
-/// Whether matrices of n rows or columns are worked on all at once. One by one, each occupies the GPU by itself from a few hundred rows on;
-/// in a batch each has a block or a few, which pays for as many more of them as they are larger.
+/// True if `count` matrices of n rows or columns are processed as a batch. One by one, each occupies the GPU by itself from a few hundred
+/// rows on; in a batch each has one block or a few, which pays off for more matrices the larger they are.
 bool is_batched(std::int64_t count, std::int64_t n) { return count > 1 && n <= std::min<std::int64_t>(32 * count, 512); }
 
-/// Matrices (..., rows, columns) in memory that holds `like`'s number of them, each `stride` elements after the one before: by columns, or
-/// by rows.
+/// Matrices (..., rows, columns) in memory for as many matrices as `like` has, each `stride` elements after the previous one: column-major
+/// or row-major.
 enum class Order : bool { by_rows, by_columns };
 View matrices(Order order, void* data, const View& like, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
   View y = like;
@@ -68,17 +69,17 @@ View matrices(Order order, void* data, const View& like, std::int64_t rows, std:
 /// Workspaces of a function of cuSOLVER, on the GPU and on the host.
 class Buffers {
  public:
-  template <class Ask>
-  Buffers(Stream stream, const char* what, Ask ask) : device_(asked(what, ask), stream), host_(host_bytes_) {}
+  template <class QuerySizes>
+  Buffers(Stream stream, const char* what, QuerySizes query) : device_(query_sizes(what, query), stream), host_(host_bytes_) {}
   void* device() const { return device_.as<>(); }
   std::size_t device_bytes() const { return device_bytes_; }
   void* host() { return host_.data(); }
   std::size_t host_bytes() const { return host_bytes_; }
 
  private:
-  template <class Ask>
-  std::size_t asked(const char* what, Ask ask) {
-    check(ask(&device_bytes_, &host_bytes_), what);
+  template <class QuerySizes>
+  std::size_t query_sizes(const char* what, QuerySizes query) {
+    check(query(&device_bytes_, &host_bytes_), what);
     return device_bytes_;
   }
   std::size_t device_bytes_ = 0, host_bytes_ = 0;
@@ -101,16 +102,16 @@ class Pointers {
   Workspace memory_;
 };
 
-/// Reads an index that find_failed_matrix wrote: -1 for `count`. Waits.
+/// Reads an index that find_failed_matrix wrote; -1 if it is `count`. Waits.
 std::int64_t read_refused(const std::int64_t* first, std::int64_t count, Stream stream) {
   std::int64_t index = 0;
   backend::copy_to_host(Cuda{}, &index, first, sizeof index, stream);
   return index == count ? -1 : index;
 }
 
-/// LU decompositions of square matrices with partial pivots, by columns: those of a itself, so that the pivots are those of the CPU.
-/// `marks`, an int a matrix, get 1 for matrices that are not finite; these are replaced by zeros first, as the search for pivots passes
-/// over NaN.
+/// LU decompositions of square matrices with partial pivoting, column-major: those of a itself, so that the pivots are those of the CPU.
+/// `marks`, one int per matrix, is set to 1 for matrices that are not finite; these are first replaced by zeros, because the pivot search
+/// ignores NaN.
 class Lu {
  public:
   explicit Lu(const View& a, int* marks = nullptr)
@@ -140,7 +141,7 @@ class Lu {
             "cusolverDnXgetrf");
   }
 
-  /// Replaces b (count, width, n), by columns.
+  /// Solves for b (count, width, n), column-major, in place.
   void solve(void* b, std::int64_t width) const {
     const std::int64_t n = sizes_.rows;
     if (batched_) return solve_batch(b, width);
@@ -152,7 +153,7 @@ class Lu {
   }
 
   void determinants(void* values) const { gpu::determinants(batch(), sizes_.rows, dtype_, pivots_.as<>(), batched_, values, stream_); }
-  /// Queues the search for a pivot that is 0.
+  /// Queues the search for a pivot of 0.
   void find_singular(std::int64_t* first) const { find_failed_matrix(batch(), sizes_.rows, dtype_, false, nullptr, first, stream_); }
 
  private:
@@ -172,7 +173,7 @@ class Lu {
     const Pointers left(batch(), dtype_, stream_), right({b, sizes_.count, sizes_.rows * width}, dtype_, stream_);
     const cublasHandle_t with = cublas(stream_);
     const int n = as_int(sizes_.rows), count = as_int(sizes_.count), columns = as_int(width);
-    int refused = 0;  // an argument, which cublas tells by its status as well
+    int refused = 0;  // index of an invalid argument, which cuBLAS's status reports as well
     const auto run = [&]<class T>(auto function) {
       return function(with, CUBLAS_OP_N, n, columns, left.of<const T>(), n, pivots_.as<int>(), right.of<T>(), n, &refused, count);
     };
@@ -203,12 +204,12 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
   if (is_batched(sizes.count, n)) {
     triangle(Cuda{}, a, l, 0, false);
     const Pointers all(batch, l.dtype, stream);
-    dispatch_f32_f64(l.dtype, [&]<class T>() {
+    dispatch_f32_f64(l.dtype, "linalg", [&]<class T>() {
       check(library.of<T>().potrf_batched(with.handle, upper, as_int(n), all.of<T>(), as_int(n), info.as<int>(), as_int(sizes.count)),
             "cusolverDnpotrfBatched");
     });
   } else {
-    // The lower triangle by columns, for which matrices are transposed twice: bench/linalg.md.
+    // The lower triangle in column-major order, for which matrices are transposed twice: bench/linalg.md.
     const Workspace memory(bytes_of(sizes.count * n * n, l.dtype), stream);
     const View columns = matrices(Order::by_columns, memory.as<>(), a, n, n);
     copy(Cuda{}, a, columns);
@@ -223,7 +224,7 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
             "cusolverDnXpotrf");
     copy(Cuda{}, columns, l);
   }
-  triangle(Cuda{}, l, l, 0, false);  // potrf leaves the other triangle as it was, and potrfBatched leaves intermediate values there
+  triangle(Cuda{}, l, l, 0, false);  // potrf leaves the other triangle unchanged, and potrfBatched leaves intermediate values there
   find_failed_matrix(batch, n, l.dtype, true, info.as<int>(), first.as<std::int64_t>(), stream);
   return read_refused(first.as<std::int64_t>(), sizes.count, stream);
 }
@@ -246,7 +247,7 @@ void qr(Cuda, const View& a, const View& q, const View& r) {
   const auto scales = [&](std::int64_t i) { return element(tau.as<>(), i * k, dtype); };
   if (batched) {
     const Pointers all(reflections, dtype, stream), taus({tau.as<>(), count, k}, dtype, stream);
-    int refused = 0;  // an argument, which cublas tells by its status as well
+    int refused = 0;  // index of an invalid argument, which cuBLAS's status reports as well
     const auto run = [&]<class T>(auto function) {
       return function(cublas(stream), as_int(m), as_int(n), all.of<T>(), as_int(m), taus.of<T>(), &refused, as_int(count));
     };
@@ -262,13 +263,13 @@ void qr(Cuda, const View& a, const View& q, const View& r) {
             "cusolverDnXgeqrf");
   }
   triangle(Cuda{}, matrices(Order::by_columns, memory.as<>(), a, m, n), r, 0, true);
-  // Q is formed in the first k columns of each matrix, or, in a batch, beside them.
+  // Q is formed in the first k columns of each matrix, or, in a batch, in separate memory.
   const Workspace beside(batched ? bytes_of(count * m * k, dtype) : 0, stream);
   const Batch columns = batched ? Batch{beside.as<>(), count, m * k} : reflections;
   if (batched) {
     form_q(reflections, m, k, dtype, tau.as<>(), columns.data, stream);
   } else {
-    dispatch_f32_f64(dtype, [&]<class T>() {
+    dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
       const int rows = as_int(m), width = as_int(k);
       int size = 0;
       check(library.of<T>().orgqr_buffer_size(with.handle, rows, width, width, memory.as<T>(), rows, tau.as<T>(), &size),
@@ -325,14 +326,14 @@ void eigh(Cuda, const View& a, const View& values, const View& vectors) {
 
 namespace {
 
-/// Singular vectors by columns, left of (count, columns, rows) and right of (count, columns, columns), each with a stride.
+/// Singular vectors column-major, left ones (count, columns, rows) and right ones (count, columns, columns), each with a stride.
 struct Jacobi {
   std::int64_t count, rows, columns;  ///< rows >= columns
-  bool batched;                       ///< gesvdjBatched takes 32 rows at most, and gives all rows columns on the left
+  bool batched;                       ///< gesvdjBatched takes at most 32 rows, and computes `rows` left singular vectors
   std::int64_t left_stride() const { return rows * (batched ? rows : columns); }
   std::int64_t right_stride() const { return columns * columns; }
 
-  /// Destroys a (count, columns, rows), by columns.
+  /// Decomposes a (count, columns, rows), column-major, and overwrites it.
   template <class T>
   void run(T* a, T* s, T* left, T* right, int* info, Stream stream) const {
     const CusolverHandle with = cusolver(stream);
@@ -365,7 +366,7 @@ void svd(Cuda, const View& a, const View& u, const View& s, const View& vt) {
   const std::int64_t m = sizes.rows, n = sizes.columns, k = std::min(m, n), count = sizes.count;
   const Stream stream = a.stream;
   const DType dtype = a.dtype;
-  // A wide matrix by rows is a tall one by columns, whose vectors change sides.
+  // A wide row-major matrix is a tall column-major one, whose left and right vectors are swapped.
   const bool is_tall = m >= n;
   const Jacobi jacobi{count, std::max(m, n), k, count > 1 && std::max(m, n) <= 32};
   const Workspace memory(bytes_of(count * m * n, dtype), stream), left(bytes_of(count * jacobi.left_stride(), dtype), stream),
@@ -373,7 +374,8 @@ void svd(Cuda, const View& a, const View& u, const View& s, const View& vt) {
       marks(static_cast<std::size_t>(count) * sizeof(int), stream);
   copy(Cuda{}, a, matrices(is_tall ? Order::by_columns : Order::by_rows, memory.as<>(), a, m, n));
   zero_non_finite({memory.as<>(), count, m * n}, dtype, marks.as<int>(), stream);
-  dispatch_f32_f64(dtype, [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
+  dispatch_f32_f64(dtype, "linalg",
+                   [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
   const Batch lefts{left.as<>(), count, jacobi.left_stride()}, rights{right.as<>(), count, jacobi.right_stride()};
   const Batch &of_u = is_tall ? lefts : rights, &of_vt = is_tall ? rights : lefts;
   fix_signs(SignOf::large_element, of_u, m, of_vt, n, k, dtype, stream);
@@ -389,7 +391,7 @@ std::int64_t solve(Cuda, const View& a, const View& b, const View& x) {
   if (sizes.empty() || width == 0) return -1;
   const Stream stream = x.stream;
   const Lu lu(a);
-  // A column is the same by rows and by columns.
+  // A single column is the same in both orders.
   const Workspace beside(width == 1 ? 0 : bytes_of(sizes.count * n * width, x.dtype), stream), first(sizeof(std::int64_t), stream);
   const View columns = matrices(Order::by_columns, width == 1 ? x.data : beside.as<>(), x, n, width);
   copy(Cuda{}, b, columns);

@@ -2,12 +2,13 @@
 #include "cuda/linalg/matrix_kernels.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/linalg.h"
+#include "tensor/dispatch.h"
 
 namespace tern::gpu {
 
 namespace {
 
-constexpr int warps = 4;  ///< of a block whose warps work alone
+constexpr int warps = 4;  ///< warps of a block, each independent
 
 template <class T>
 __global__ void __launch_bounds__(block_size) write_pointers_kernel(T* data, std::int64_t stride, std::int64_t count, T** pointers) {
@@ -17,7 +18,7 @@ __global__ void __launch_bounds__(block_size) write_pointers_kernel(T* data, std
 
 __global__ void set_number(std::int64_t* number, std::int64_t value) { *number = value; }
 
-/// A warp a matrix.
+/// One warp per matrix.
 template <class T>
 __global__ void __launch_bounds__((warps * 32)) find_failed_kernel(const T* x, std::int64_t stride, std::int64_t count, std::int64_t n,
                                                                    bool positive, const int* info, std::int64_t* first) {
@@ -37,7 +38,7 @@ struct TimesOp {
   static __device__ T combine(T a, T b) { return a * b; }
 };
 
-/// A warp a matrix.
+/// One warp per matrix.
 template <class T, class Pivot>
 __global__ void __launch_bounds__((warps * 32))
     multiply_diagonals(const T* lu, std::int64_t stride, std::int64_t count, std::int64_t n, const Pivot* pivots, T* values) {
@@ -71,7 +72,7 @@ struct LargestOp {
   static __device__ T combine(T a, T b) { return fmax(a, b); }
 };
 
-/// In all lanes: whether the first large element of a vector is negative.
+/// True, in all lanes, if the first large element of a vector is negative.
 template <class T>
 __device__ bool is_to_be_negated(const T* vector, std::int64_t length) {
   const unsigned lane = threadIdx.x % 32;
@@ -87,7 +88,7 @@ __device__ bool is_to_be_negated(const T* vector, std::int64_t length) {
   return false;
 }
 
-/// A warp a column.
+/// One warp per column.
 template <class T>
 __global__ void __launch_bounds__((warps * 32))
     negate_columns(SignOf sign, T* columns, std::int64_t columns_stride, std::int64_t length, T* rows, std::int64_t rows_stride,
@@ -106,8 +107,8 @@ __global__ void __launch_bounds__((warps * 32))
     if (sign != SignOf::diagonal || e >= j) row[e] = -row[e];
 }
 
-/// Column c of Q is H_1 ... H_k e_c, and reflections after c leave e_c as it is. A lane has the elements of its own residue, so that the
-/// column in shared memory needs no barrier.
+/// Column c of Q is H_1 ... H_k e_c, and reflections after c do not change e_c. Each lane only accesses elements of its own residue, so
+/// that the column in shared memory needs no barrier.
 template <class T>
 __global__ void __launch_bounds__((warps * 32))
     reflect_unit_columns(const T* reflections, std::int64_t stride, int length, int k, const T* tau, T* q, std::int64_t total) {
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__((warps * 32))
 }  // namespace
 
 void write_pointers(const Batch& x, DType dtype, void* pointers, Stream stream) {
-  dispatch_f32_f64(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
     launch(write_pointers_kernel<T>, blocks_for(x.count), block_size, 0, stream, static_cast<T*>(x.data), x.stride, x.count,
            static_cast<T**>(pointers));
   });
@@ -142,7 +143,7 @@ void write_pointers(const Batch& x, DType dtype, void* pointers, Stream stream) 
 
 void find_failed_matrix(const Batch& x, std::int64_t n, DType dtype, bool positive, const int* info, std::int64_t* first, Stream stream) {
   launch(set_number, 1, 1, 0, stream, first, x.count);
-  dispatch_f32_f64(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
     launch(find_failed_kernel<T>, blocks_for(x.count, warps), warps * 32, 0, stream, static_cast<const T*>(x.data), x.stride, x.count, n,
            positive, info, first);
   });
@@ -153,7 +154,7 @@ void determinants(const Batch& lu, std::int64_t n, DType dtype, const void* pivo
     launch(multiply_diagonals<T, Pivot>, blocks_for(lu.count, warps), warps * 32, 0, stream, static_cast<const T*>(lu.data), lu.stride,
            lu.count, n, static_cast<const Pivot*>(pivots), static_cast<T*>(values));
   };
-  dispatch_f32_f64(dtype,
+  dispatch_f32_f64(dtype, "linalg",
                    [&]<class T>() { short_pivots ? run.template operator()<T, int>() : run.template operator()<T, std::int64_t>(); });
 }
 
@@ -161,7 +162,7 @@ void zero_non_finite(const Batch& x, DType dtype, int* marks, Stream stream) {
   use(stream);
   check(cudaMemsetAsync(marks, 0, static_cast<std::size_t>(x.count) * sizeof(int), handle(stream)), "cudaMemset");
   const std::int64_t total = x.count * x.stride;
-  dispatch_f32_f64(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
     T* const data = static_cast<T*>(x.data);
     launch(mark_non_finite<T>, blocks_for(total), block_size, 0, stream, data, x.stride, total, marks);
     launch(fill_marked<T>, blocks_for(total), block_size, 0, stream, data, x.stride, total, T(0), marks, nullptr);
@@ -170,7 +171,7 @@ void zero_non_finite(const Batch& x, DType dtype, int* marks, Stream stream) {
 
 void fill_nan(const Batch& x, DType dtype, const int* marks, const int* info, Stream stream) {
   const std::int64_t total = x.count * x.stride;
-  dispatch_f32_f64(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
     launch(fill_marked<T>, blocks_for(total), block_size, 0, stream, static_cast<T*>(x.data), x.stride, total, static_cast<T>(NAN), marks,
            info);
   });
@@ -179,7 +180,7 @@ void fill_nan(const Batch& x, DType dtype, const int* marks, const int* info, St
 void fix_signs(SignOf sign, const Batch& columns, std::int64_t length, const Batch& rows, std::int64_t width, std::int64_t k, DType dtype,
                Stream stream) {
   const std::int64_t total = columns.count * k;
-  dispatch_f32_f64(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
     launch(negate_columns<T>, blocks_for(total, warps), warps * 32, 0, stream, sign, static_cast<T*>(columns.data), columns.stride, length,
            static_cast<T*>(rows.data), rows.stride, width, k, total);
   });
@@ -187,7 +188,7 @@ void fix_signs(SignOf sign, const Batch& columns, std::int64_t length, const Bat
 
 void form_q(const Batch& reflections, std::int64_t length, std::int64_t k, DType dtype, const void* tau, void* q, Stream stream) {
   const std::int64_t total = reflections.count * k;
-  dispatch_f32_f64(dtype, [&]<class T>() {
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
     launch(reflect_unit_columns<T>, blocks_for(total, warps), warps * 32, warps * static_cast<std::size_t>(length) * sizeof(T), stream,
            static_cast<const T*>(reflections.data), reflections.stride, static_cast<int>(length), static_cast<int>(k),
            static_cast<const T*>(tau), static_cast<T*>(q), total);

@@ -7,8 +7,8 @@
 #include "ops/kernels/grad_norm.h"
 #include "tensor/dispatch.h"
 
-// The norm of all gradients in two kernels: blocks read the gradients once and leave a sum of squares each, and one block adds
-// these and computes the factor of clipping, by which the optimizer multiplies gradients. All sums have a fixed order.
+// Norm of all gradients in two kernels: blocks read the gradients once and leave one sum of squares each; one block adds these and computes
+// the clip factor, by which the optimizer multiplies gradients. All sums have a fixed order.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(block_size) add_squares(const T* x, std::int64
     for (const T value : read_vector<width>(x + i * width).values) sum[0] += convert<C>(value) * convert<C>(value);
   for (i = vectors * width + thread; i < count; i += threads) sum[1] += convert<C>(x[i]) * convert<C>(x[i]);
   double own = double(sum[0]) + double(sum[1]) + double(sum[2]) + double(sum[3]);
-  if (!(own < INFINITY)) {  // squares beyond float's range, or a NaN: the thread's elements once more, in double
+  if (!(own < INFINITY)) {  // squares overflow float, or a NaN: sum the thread's elements once more, in double
     own = 0;
     for (i = thread; i < vectors; i += threads)
       for (const T value : read_vector<width>(x + i * width).values) own += double(convert<C>(value)) * double(convert<C>(value));
@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(block_size) finish(const double* sums, std::in
 
 }  // namespace
 
-/// Fitted to an H200, whose 132 multiprocessors run 1056 blocks of 256 threads at once (`tern-bench ops --op grad_norm`); a smaller GPU
-/// runs its blocks in turns. Where a block would have little to read there are fewer.
+/// Fitted on an H200, whose 132 multiprocessors run 1056 blocks of 256 threads at once (`tern-bench ops --op grad_norm`); a smaller GPU
+/// runs its blocks in waves. Fewer blocks if a block would have little to read.
 std::int64_t square_sum_parts(Cuda, std::int64_t count) {
   constexpr std::int64_t max_parts = 1024, elements_per_part = 4096;
   return std::clamp<std::int64_t>(count / elements_per_part, 1, max_parts);

@@ -5,23 +5,23 @@
 #include "tensor/dispatch.h"
 
 // Optimizers: updates of a contiguous segment of parameters, in which every number is read once and written once. The learning rate, the
-// step number and the gradients' factor are read from device memory, so a captured step stays right; the factors that follow from them
-// are computed once a block, which other blocks' loads hide.
+// step number and the gradients' factor are read from device memory, so a captured step stays valid; factors derived from them are computed
+// once per block, hidden by other blocks' loads.
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// Vectors of a thread. Four: on an H200 AdamW (the adamw rows of bench/README.md) was 4% faster so than with as many blocks as run at
-/// once, each with a long stretch. Elsewhere it is right too, if perhaps not the best.
+/// Vectors per thread. Four: on an H200 AdamW (the adamw rows of bench/README.md) was 4% faster than with as many blocks as run at once,
+/// each with a long range. Correct on other devices too, if perhaps not optimal.
 constexpr int vectors_per_thread = 4;
 
-/// Parameters stored as P, whose values are kept and updated as T: in place, or in a master copy for the 16-bit floats.
+/// Parameters stored as P, whose values are kept and updated as T: in place, or in a master copy for 16-bit floats.
 template <class P>
 struct ParameterSegment {
   using T = compute_t<P>;
-  static constexpr int width = 16 / sizeof(T);  ///< elements that a thread takes at once
+  static constexpr int width = 16 / sizeof(T);  ///< elements of a thread's vector
   static constexpr bool is_rounded = !std::is_same_v<P, T>;
 
   T* value;
@@ -86,7 +86,7 @@ struct Adam : ParameterSegment<P> {
         decoupled(a.decoupled) {}
   bool is_aligned() const { return ParameterSegment<P>::is_aligned() && gpu::is_aligned(m, 16) && gpu::is_aligned(v, 16); }
 
-  /// The formula's factors, from the step number, the learning rate and the gradients' factor.
+  /// Factors of the update formula, from the step number, the learning rate and the gradients' factor.
   struct Factors {
     T gradient, b1, b2, c1, c2, rate, root_factor, shrink, decay;
   };
@@ -162,7 +162,7 @@ struct Lion : ParameterSegment<P> {
 template <class P>
 struct Sgd : ParameterSegment<P> {
   using typename ParameterSegment<P>::T;
-  T* momentum;  ///< null without it
+  T* momentum;  ///< null without momentum
   const float* lr;
   T momentum_factor, weight_decay;
   bool nesterov;

@@ -14,7 +14,7 @@ struct Choose {
   }
 };
 
-/// True where the number is none of the integer dtype's values, so that integers are compared with it as doubles.
+/// True if the number is not a value of the integer dtype, so that integers are compared with it as doubles.
 bool needs_double(const Operand& operand, DType dtype) {
   if (!operand.is_number) return false;
   switch (dtype) {

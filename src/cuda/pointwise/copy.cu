@@ -6,8 +6,8 @@
 #include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
-// Copy, cast, fill, arange and triangle. Copies between equal dtypes move bits. A copy whose two sides are
-// contiguous along different dimensions is a transposition by tiles in shared memory, so that reads and writes are both coalesced.
+// Copy, cast, fill, arange and triangle. Copies between equal dtypes move bits. A copy whose two sides are contiguous along different
+// dimensions is a tiled transpose through shared memory, so that reads and writes are both coalesced.
 namespace tern::kernels {
 
 namespace {
@@ -23,7 +23,7 @@ struct Identity {
 
 constexpr int tile = 32, tile_rows = 8;
 
-/// y[r, c] = x[c, r] in each of a batch of matrices: y is contiguous along c, x along r.
+/// y[r, c] = x[c, r] for each matrix of a batch: y is contiguous along c, x along r.
 template <class Bits>
 __global__ void __launch_bounds__((tile * tile_rows))
     transpose_tiles(const Bits* x, std::int64_t x_stride, Bits* y, std::int64_t y_stride, std::int64_t rows, std::int64_t columns,
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__((tile * tile_rows))
     if (row0 + j < rows && column < columns) y[(row0 + j) * y_stride + column] = cells[threadIdx.x][j];
 }
 
-/// Copies by tiles, where both sides have a contiguous dimension of 16 elements or more. False elsewhere.
+/// Copies by tiles, if both sides have a contiguous dimension of 16 elements or more. Returns false otherwise.
 template <class Bits>
 bool copy_transposed(const View& x, const View& y) {
   Layout<2> layout = layout_of(y.shape, {y.strides, x.strides});
@@ -72,7 +72,7 @@ void convert_copy(const View& x, const View& y) {
   pointwise<Out, In>(Identity{}, y, {view_source(x)});
 }
 
-/// Casts among f32, f16 and bf16, which mixed precision does all the time, by kernels of their own. False for other dtypes.
+/// Casts among f32, f16 and bf16, which mixed precision does all the time, by separate kernels. Returns false for other dtypes.
 bool copy_short_floats(const View& x, const View& y) {
   return dispatch_short_floats(
       y.dtype, [&]<class Out>() { return dispatch_short_floats(x.dtype, [&]<class In>() { convert_copy<Out, In>(x, y); }); });
@@ -148,7 +148,7 @@ void triangle(Cuda, const View& x, const View& y, std::int64_t diagonal, bool up
   };
   constexpr std::int64_t limit = std::int64_t(1) << 30;
   if (y.numel() <= limit) return run(x, y);
-  // Matrix by matrix, since the index of an element must tell its row.
+  // Matrix by matrix, because an element's index must give its row.
   const int last = y.dims() - 1;
   if (y.shape[last] * y.shape[last - 1] > limit) fail("triangle", "expected matrices of at most 2^30 elements");
   View from = x, to = y;

@@ -8,17 +8,17 @@
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/pointwise.h"
 
-// The two kernels behind every pointwise function. Both are bound by memory: the number of bytes in flight counts.
-//   - pointwise_vectors: 16 bytes per thread and operand, where innermost elements are neighbours in every operand (or
-//     one element serves them all, as in (5120, 256) * (5120, 1)) and addresses allow it.
-//   - pointwise_elements: any strides, and dtypes known at run time only, so that one instance serves many cases.
+// The two kernels of all pointwise functions. Both are bound by memory: the number of bytes in flight matters.
+//   - pointwise_vectors: 16 bytes per thread and operand, if innermost elements are adjacent in every operand (or one element
+//     is broadcast to all of them, as in (5120, 256) * (5120, 1)) and addresses are aligned.
+//   - pointwise_elements: any strides, and dtypes known only at run time, so that one instance serves many cases.
 namespace tern::gpu {
 
-/// A kernel's access to an operand's neighbouring elements.
+/// A kernel's access to adjacent elements of an operand.
 enum class Access : std::uint8_t {
   vector,     ///< contiguous elements
   broadcast,  ///< one element for all of them
-  number,     ///< a number of the call
+  number,     ///< a number passed by the call
 };
 
 struct Input {
@@ -33,7 +33,7 @@ struct Input {
   }
 };
 
-/// An input and how to walk through it.
+/// An input and how to iterate over it.
 struct Source {
   Input input;
   Strides strides;
@@ -54,7 +54,7 @@ inline Source view_source(const View& view) {
   source.strides = view.strides;
   return source;
 }
-/// An operand of views of a dtype that are computed in C. Integers keep a number within the dtype's bounds.
+/// Operand of views of a dtype that are computed in C. For integers a number is clamped to the dtype's bounds.
 template <class C>
 Source source_of(const kernels::Operand& operand, const View& y, DType dtype) {
   if (!operand.is_number) return view_source(operand.view);
@@ -85,9 +85,9 @@ __device__ __forceinline__ auto evaluate(const F& f, const Vector<C, width>&... 
   return result;
 }
 
-// Reading comes before converting, for all operands: a conversion waits for its load, and no load should wait for a conversion.
+// All operands are read before any is converted: a conversion waits for its load, and no load should wait for a conversion.
 
-/// Loads an input's elements, unconverted. A broadcast one has a single element; a number loads nothing.
+/// Loads an input's elements, unconverted. A broadcast input has a single element; a number loads nothing.
 template <class T, int width>
 __device__ __forceinline__ Vector<T, width> fetch(const Input& input, std::int64_t offset, unsigned valid) {
   const T* const data = static_cast<const T*>(input.data) + offset;
@@ -143,7 +143,7 @@ __device__ __forceinline__ Vector<computed_t<T>, width> gather(const Input& inpu
 template <class... T>
 inline constexpr int vector_width = 16 / static_cast<int>(std::max({sizeof(T)...}));
 
-/// vectors_body after its loads: converts the elements and computes f of them.
+/// vectors_body after its loads: converts the elements and applies f.
 template <class Out, int width, class F, class... In, int... i>
 __device__ __forceinline__ Vector<Out, width> evaluate_words(const F& f, const Inputs<sizeof...(In)>& inputs,
                                                              std::integer_sequence<int, i...>, const Vector<In, width>&... words) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(block_size)
   vectors_body<F, Out, In...>(f, out, inputs, indexer, count, std::make_integer_sequence<int, sizeof...(In)>());
 }
 
-/// Elements per thread, to have their loads in flight together; doubles need no speed and inline large functions.
+/// Elements per thread, whose loads are in flight together; doubles need not be fast, and inline large functions.
 template <class... In>
 inline constexpr int items_of = std::max({sizeof(computed_t<In>)...}) <= 4 ? 4 : 1;
 
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(block_size)
   elements_body<F, Out, In...>(f, out, dtype, inputs, indexer, count, std::make_integer_sequence<int, sizeof...(In)>());
 }
 
-/// Whether operand `data` of element size `size` can be walked in vectors of `width`, and how.
+/// True if operand `data` of element size `size` can be read in vectors of `width`; sets its access.
 template <int n>
 bool find_access(const Layout<n>& layout, int operand, const void* data, std::size_t size, int width, Access& access) {
   const std::int64_t inner = layout.strides[operand][0];

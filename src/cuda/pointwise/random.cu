@@ -7,15 +7,15 @@
 #include "ops/kernels/random.h"
 #include "tensor/dispatch.h"
 
-// Random numbers and dropout: a thread draws one Philox block and makes its four elements. (permutation is in sort.cu.)
+// Random numbers and dropout: a thread computes one Philox block and the four elements from it. (permutation is in sort.cu.)
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// Each thread calls f, which makes four elements of a block's words (`vector`: all four exist and are aligned), and writes those that
-/// exist.
+/// Each thread calls f, which computes four elements from a block's words, and writes those that exist. `vector`: all four exist and are
+/// aligned.
 template <class T, class F>
 __global__ void __launch_bounds__(block_size) map_blocks(F f, T* y, std::int64_t count, PhiloxState state, bool aligned) {
   const std::int64_t block = std::int64_t(blockIdx.x) * block_size + threadIdx.x, first = 4 * block;
@@ -79,10 +79,10 @@ struct Normal {
   }
 };
 
-/// Zero and one are the dtype's bits for them.
+/// Zero and one are the bits of these numbers in the dtype.
 template <class Bits>
 struct Bernoulli {
-  std::uint32_t bound;  ///< word >> 8 is below this exactly where unit_float(word) is less than the probability
+  std::uint32_t bound;  ///< word >> 8 is below this if and only if unit_float(word) < probability
   Bits one;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<Bits, 4>& out) const {
 #pragma unroll
@@ -90,7 +90,7 @@ struct Bernoulli {
   }
 };
 
-/// Dropout has draws of its own.
+/// Dropout uses 16-bit random numbers, see Note [Dropout's bits].
 template <class T>
 struct DropoutOfElements {
   const T* x;

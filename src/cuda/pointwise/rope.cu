@@ -4,9 +4,9 @@
 #include "ops/kernels/rope.h"
 #include "tensor/dispatch.h"
 
-// Rotary position embedding: a thread rotates the pairs of one vector of 16 bytes, or of two of 8 where a pair has an element in either
-// half of the head, or one pair. Threads go along y's memory, so that
-// writes are coalesced, and reads too where x has the same layout; the table is read by every head and batch, and stays in the cache.
+// Rotary position embedding: a thread rotates the pairs of one vector of 16 bytes, or of two vectors of 8 bytes if the elements of a pair
+// are in different halves of the head, or a single pair. Threads follow y's memory order, so that writes are coalesced, and reads too if x
+// has the same layout; the table is read by every head and batch row, and stays in the cache.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -19,13 +19,13 @@ struct Rotation {
   T* y;
   const computed_t<T>* table;
   std::int64_t from[3], to[3];      ///< strides of x and y along batch, head, position
-  unsigned heads, rotated, length;  ///< rotated: heads that are
-  unsigned parts;                   ///< threads of a row
-  std::int64_t count;               ///< threads of all rows
-  bool positions_first, inverse;    ///< positions_first: in memory, positions of a head lie beside each other
+  unsigned heads, rotated, length;  ///< rotated: number of heads that are rotated
+  unsigned parts;                   ///< threads per row
+  std::int64_t count;               ///< total number of threads
+  bool positions_first, inverse;    ///< positions_first: positions of a head are adjacent in memory
 };
 
-/// `width` elements from an address, which begins at a multiple of 16 bytes if they are `aligned`.
+/// `width` elements at an address, which is a multiple of 16 bytes if `aligned`.
 template <bool aligned, int width, class T>
 __device__ __forceinline__ void read(const T* from, T (&values)[width]) {
   constexpr int step = aligned ? (width < vec16_width<T> ? width : vec16_width<T>) : 1;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(block_size) rotate_pairs(__grid_constant__ con
   const unsigned fast = row % inner, rest = row / inner, slow = rest % outer, b = rest / outer;
   const unsigned t = a.positions_first ? fast : slow, h = a.positions_first ? slow : fast;
   const auto place = [&](const std::int64_t (&strides)[3]) { return b * strides[0] + h * strides[1] + t * strides[2]; };
-  // Those of the first half of a head, and of the second, are one run each.
+  // The elements of the first and of the second half of a head are one contiguous run each.
   constexpr int runs = halves ? 2 : 1, run = width / runs;
   const unsigned apart = a.parts * run;
   alignas(16) T values[runs][run];

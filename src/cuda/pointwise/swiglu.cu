@@ -1,6 +1,6 @@
 #include "cuda/pointwise/pointwise.cuh"
 
-// SwiGLU's gate: silu(gate) x and both of its gradients, in one pass over memory each way.
+// SwiGLU: silu(gate) x and both of its gradients, in one pass over memory each way.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -14,7 +14,7 @@ struct Gated {
   }
 };
 
-/// `width` elements a thread: a vector of 16 bytes, or one.
+/// `width` elements per thread: a vector of 16 bytes, or one element.
 template <class T, int width>
 __global__ void __launch_bounds__(block_size) gate_gradients(const T* __restrict__ g, const T* __restrict__ gate, const T* __restrict__ x,
                                                              T* __restrict__ dgate, T* __restrict__ dx, std::int64_t count) {

@@ -1,6 +1,6 @@
 #include "cuda/pointwise/pointwise.cuh"
 
-// Functions of one element (Note [Functors]) and, in unary_grad.cu, their derivatives.
+// Unary functions (Note [Functors]); their derivatives are in unary_grad.cu.
 namespace tern::kernels {
 
 void unary(Cuda, const Unary& f, const View& x, const View& y) {

@@ -1,6 +1,6 @@
 #include "cuda/pointwise/pointwise.cuh"
 
-// The derivatives of functions of one element.
+// Derivatives of unary functions.
 namespace tern::kernels {
 
 namespace {

@@ -38,7 +38,7 @@ struct ArgOp {
   }
 };
 
-/// The elements that an output is chosen from.
+/// Elements among which an output is chosen.
 struct Candidates {
   const void* data = nullptr;
   DType dtype = DType::f32;

@@ -10,10 +10,10 @@
 #include "ops/kernels/reduce.h"
 #include "tensor/ceil_div.h"
 
-// Cumulative sums. A running sum cannot be a tree, so floats are added in double. Lines that lie side by side take a thread each; others a
-// block each, in steps of a block's size, by CUB's block scan. Few long lines are cut into chunks: their sums come first, then the sums
-// before each chunk, then the lines. The order of addition is fixed, which CUB's device scan does not promise of floats: by its decoupled
-// look-back a block adds the partial sums that earlier blocks have published by then.
+// Cumulative sums. A running sum cannot be a tree, so floats are added in double. Lines that are side by side in memory have one thread
+// each; others one block each, in steps of a block's size, by CUB's block scan. A few long lines are divided into chunks: first the chunks'
+// sums are computed, then the sums before each chunk, then the lines. The order of addition is fixed, which CUB's device scan does not
+// guarantee for floats: with its decoupled look-back a block adds the partial sums that earlier blocks have published by then.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(block_size) sum_chunks(Line line, __grid_const
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-/// Each chunk's sum becomes the sum of the chunks before it; a thread per line.
+/// Replaces each chunk's sum by the sum of the chunks before it; one thread per line.
 template <class C>
 __global__ void __launch_bounds__(block_size) scan_chunks(C* sums, unsigned chunks, std::uint32_t count) {
   const std::uint32_t line = blockIdx.x * block_size + threadIdx.x;
@@ -71,7 +71,7 @@ template <class C, class T>
 __global__ void __launch_bounds__(block_size)
     cumsum_by_blocks(Line line, __grid_constant__ const Indexer<2> lines, unsigned chunks, const C* sums_before) {
   using BlockScan = cub::BlockScan<C, block_size, cub::BLOCK_SCAN_WARP_SCANS>;
-  __shared__ typename BlockScan::TempStorage storage[2];  // used in turn: one barrier a step is then enough
+  __shared__ typename BlockScan::TempStorage storage[2];  // alternating: one barrier per step is then enough
   std::int64_t offsets[2];
   lines.locate(blockIdx.x / chunks, offsets);
   const std::int64_t begin = blockIdx.x % chunks * line.chunk_length, end = min(line.length, begin + line.chunk_length);
@@ -108,7 +108,8 @@ void cumsum_as(const View& x, const View& y, int dim, bool reverse) {
     if (length <= 16 || (side_by_side && count >= 8192))
       return launch(cumsum_by_threads<C, T>, blocks_for(count), block_size, 0, y.stream, line, lines, static_cast<std::uint32_t>(count));
 
-    // Chunks of some thousand elements, for as many blocks as two on each multiprocessor of a large GPU; fixed, as enough_threads is.
+    // Chunks of some thousand elements, enough for two blocks on each multiprocessor of a large GPU; fixed, for the same reason as
+    // enough_threads.
     constexpr std::int64_t long_line = 8192, enough_blocks = 256;
     unsigned chunks = 1;
     if (length > long_line && count < enough_blocks) {

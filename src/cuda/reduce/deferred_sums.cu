@@ -13,13 +13,13 @@ using namespace gpu;
 namespace {
 
 constexpr int across = 16, groups = block_size / across;  ///< columns of a block, and threads that share one
-constexpr int max_sums = 64;                              ///< of a kernel: its parameters take up to 4 KB
+constexpr int max_sums = 64;                              ///< sums of a kernel, whose parameters take up to 4 KB
 
 struct Sums {
   PartialSum all[max_sums];
 };
 
-/// A column's sum over the parts, in the threads whose group is 0.
+/// Sum of a column over the parts, in the threads whose group is 0.
 template <class C>
 __device__ C add_up(const PartialSum& sum, unsigned column, C (&shared)[groups][across]) {
   const unsigned x = threadIdx.x % across, y = threadIdx.x / across;
@@ -38,10 +38,10 @@ __device__ C add_up(const PartialSum& sum, unsigned column, C (&shared)[groups][
   return total;
 }
 
-/// A row of blocks for each sum.
+/// One row of blocks for each sum.
 __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const Sums sums) {
   __shared__ double shared[groups][across];
-  grid_dependency_wait();  // it may have started while the kernel ended that leaves the parts
+  grid_dependency_wait();  // the kernel that leaves the parts may still be running
   const PartialSum& sum = sums.all[blockIdx.y];
   const unsigned column = blockIdx.x * across + threadIdx.x % across;
   if (blockIdx.x * across >= sum.columns) return;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const 
 }  // namespace
 
 void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream) {
-  // Long ones and short ones apart, as a row of blocks has enough for the longest.
+  // Long and short sums in separate launches, because every row of blocks has as many as the longest needs.
   constexpr unsigned similar = 16;
   std::stable_sort(sums.begin(), sums.end(), [](const PartialSum& a, const PartialSum& b) { return a.columns > b.columns; });
   for (std::size_t first = 0, last = 0; first < sums.size(); first = last) {

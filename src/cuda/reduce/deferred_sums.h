@@ -3,8 +3,8 @@
 
 namespace tern::gpu {
 
-/// The partial sums that a kernel leaves: among the backward pass's deferred sums, if there are any on the same stream, or else in sums of
-/// its own, which finish(), called after the kernel, adds up at once.
+/// Partial sums of a kernel: they are added to the backward pass's deferred sums, if there are any on the same stream; otherwise finish(),
+/// called after the kernel, adds them up at once.
 class PartialSums {
  public:
   PartialSums(kernels::DeferredSums* deferred, Stream stream) : own_(stream), sums_(&own_) {

@@ -1,6 +1,6 @@
 #include "cuda/reduce/reduce.cuh"
 
-// reduce(): chooses the reduction's kernels, and has those that take integers.
+// reduce(): selects the reduction's kernels, and instantiates those that take integers.
 namespace tern::gpu {
 
 void reduce_logsumexp(const View& x, const View& y);              // reduce_logsumexp.cu

@@ -10,22 +10,22 @@
 #include "ops/kernels/reduce.h"
 #include "tensor/ceil_div.h"
 
-// Reductions over any dimensions, each element read once. Note [Reduction order]: every sum is a tree whose shape depends on
-// the operands' shapes and strides alone, never on how blocks are scheduled, so results repeat to the bit. No atomics.
+// Reductions over any dimensions, each element read once. Note [Reduction order]: every sum is a tree whose shape depends only on the
+// operands' shapes and strides, never on how blocks are scheduled, so results are bitwise reproducible. No atomics.
 //   - rows: reduced elements are contiguous. A few lanes, a warp or a block per output, in 16-byte reads.
-//   - columns: kept dimensions are contiguous, as in the gradient of a bias. A block holds a tile of columns.
-//   - strided: anything else, and dtypes that need not be fastest.
-// If there are few outputs, the elements of each are cut into chunks, whose partial results a second kernel combines. (CUB has segmented
-// reductions too, of contiguous segments alone, one of the three cases, and with an order of additions of its own.)
+//   - columns: kept dimensions are contiguous, as in a bias gradient. A block has a tile of columns.
+//   - strided: anything else, and dtypes that need not be fast.
+// If there are few outputs, the elements of each are divided into chunks, whose partial results a second kernel combines. (CUB has
+// segmented reductions too, but only of contiguous segments, one of the three cases, and with its own order of additions.)
 namespace tern::gpu {
 
-/// The destination of a finished output or of a partial result.
+/// Destination of a finished output or of a partial result.
 template <class Op>
 struct Target {
   void* data = nullptr;
   DType dtype = DType::f32;
   double scale = 1;
-  typename Op::Accumulator* partials = nullptr;  ///< (chunks, outputs); null where there is one chunk
+  typename Op::Accumulator* partials = nullptr;  ///< (chunks, outputs); null if there is one chunk
   std::int64_t outputs = 0;
 
   __device__ void put(std::int64_t offset, std::int64_t output, unsigned chunk, typename Op::Accumulator value) const {
@@ -36,8 +36,8 @@ struct Target {
 
 namespace detail {
 
-/// Lanes `lane`, lane + lanes, ... of `length` contiguous elements: up to the first aligned address one by one, then in
-/// vectors. Each position in a vector has its own accumulator, so that additions do not wait for each other.
+/// Reduces lanes `lane`, lane + lanes, ... of `length` contiguous elements: single elements up to the first aligned address, then vectors.
+/// Each position in a vector has its own accumulator, so that additions do not wait for each other.
 template <class Op, class T>
 __device__ typename Op::Accumulator reduce_run(const T* __restrict__ data, std::int64_t length, unsigned lane, unsigned lanes) {
   constexpr int width = 16 / sizeof(T);
@@ -63,7 +63,7 @@ __device__ typename Op::Accumulator reduce_run(const T* __restrict__ data, std::
   return sums[0];
 }
 
-/// The same for elements that lie anywhere.
+/// The same for strided elements.
 template <class Op, class T>
 __device__ typename Op::Accumulator reduce_strided(const void* data, DType dtype, std::int64_t offset, const Indexer<1>& reduced,
                                                    std::int64_t begin, std::int64_t end, unsigned lane, unsigned lanes) {
@@ -77,7 +77,7 @@ __device__ typename Op::Accumulator reduce_strided(const void* data, DType dtype
   return sum;
 }
 
-/// The elements that are reduced to one output: contiguous ones, or strided ones (T is then a tag).
+/// Elements that are reduced to one output: contiguous, or strided (T is then a tag).
 struct Span {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -92,7 +92,7 @@ __device__ typename Op::Accumulator reduce_span(const Span& span, std::int64_t o
   else return reduce_run<Op, T>(static_cast<const T*>(span.data) + offset + begin, max(end - begin, std::int64_t(0)), lane, lanes);
 }
 
-/// `lanes` threads (a power of two, at most 32) per output; `kept` walks x and y.
+/// `lanes` threads (a power of two, at most 32) per output; `kept` iterates over x and y.
 template <class Op, class T>
 __global__ void __launch_bounds__(block_size) reduce_by_warps(__grid_constant__ const Span span, __grid_constant__ const Indexer<2> kept,
                                                               std::uint32_t outputs, unsigned lanes, Target<Op> target) {
@@ -104,11 +104,11 @@ __global__ void __launch_bounds__(block_size) reduce_by_warps(__grid_constant__ 
     kept.locate(output, offsets);
     sum = reduce_span<Op, T>(span, offsets[0], 0, lane, lanes);
   }
-  sum = lanes_all_reduce<Op>(sum, lanes);  // whole warps arrive here
+  sum = lanes_all_reduce<Op>(sum, lanes);  // whole warps get here
   if (output < outputs && lane == 0) target.put(offsets[1], output, 0, sum);
 }
 
-/// A block per output and chunk.
+/// One block per output and chunk.
 template <class Op, class T>
 __global__ void __launch_bounds__(block_size)
     reduce_by_blocks(__grid_constant__ const Span span, __grid_constant__ const Indexer<2> kept, unsigned chunks, Target<Op> target) {
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) target.put(offsets[1], output, chunk, sum);
 }
 
-/// Tiles of columns: `across` neighbouring threads (a power of two) have `width` columns each of one row, and the block_size / across rows
-/// of threads take the rows in turn. `outer` walks the kept dimensions but the columns, in x and y.
+/// Tiles of columns: `across` adjacent threads (a power of two) have `width` columns each of one row, and the block_size / across rows of
+/// threads take the rows in turn. `outer` iterates over the kept dimensions except the columns, in x and y.
 struct Columns {
   const void* data = nullptr;
   std::int64_t rows = 0, row_stride = 0, columns = 0, y_stride = 0, rows_per_chunk = 0;
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(block_size) reduce_columns(__grid_constant__ c
       target.put(offsets[1] + (column + k) * shape.y_stride, outer * shape.columns + column + k, chunk, sums[k]);
 }
 
-/// The second stage: a few neighbouring outputs per block, whose partial results the block's threads share.
+/// Second stage: a few adjacent outputs per block, whose partial results the block's threads share.
 template <class Op>
 __global__ void __launch_bounds__(block_size)
     combine_partials(const typename Op::Accumulator* __restrict__ partials, unsigned chunks, unsigned across,
@@ -188,12 +188,12 @@ __global__ void __launch_bounds__(block_size)
   target.put(offsets[1], output, 0, sum[0]);
 }
 
-/// The smallest power of two that is at least `count`, and at most `most`, a power of two.
-inline unsigned power_of_two(std::int64_t count, unsigned most) {
+/// Smallest power of two that is at least `count`, but at most `most`, a power of two.
+inline unsigned capped_bit_ceil(std::int64_t count, unsigned most) {
   return static_cast<unsigned>(std::min<std::uint64_t>(std::bit_ceil(static_cast<std::uint64_t>(count)), most));
 }
 
-/// The number of parts to cut `length` into, at least `shortest` long each, so that `units` of work each become enough blocks.
+/// Number of parts into which to divide `length`, each at least `shortest` long, so that `units` of work result in enough blocks.
 inline unsigned chunks_for(std::int64_t length, std::int64_t shortest, std::int64_t units) {
   constexpr std::int64_t enough_blocks = 1024;
   return static_cast<unsigned>(
@@ -217,7 +217,7 @@ struct Reduction {
   }
 };
 
-/// Launches the first stage into partial results, and the second, where there are several chunks; else only the first.
+/// Launches the first stage into partial results, and the second, if there are several chunks; else only the first.
 template <class Op, class F>
 void with_partials(const Layout<2>& kept, unsigned chunks, const Target<Op>& target, Stream stream, F&& first_stage) {
   if (chunks == 1) return first_stage(target);
@@ -226,13 +226,12 @@ void with_partials(const Layout<2>& kept, unsigned chunks, const Target<Op>& tar
   Target<Op> staged = target;
   staged.partials = partials.as<typename Op::Accumulator>();
   first_stage(staged);
-  // Partials are few and in the cache: each thread should have a short chain of them. Eight floats side by side are one
-  // sector.
-  const unsigned across = detail::power_of_two(outputs, 8);
+  // Partial results are few and in the cache: each thread should have a short chain of them. Eight adjacent floats are one sector.
+  const unsigned across = detail::capped_bit_ceil(outputs, 8);
   launch(detail::combine_partials<Op>, blocks_for(outputs, across), block_size, 0, stream, staged.partials, chunks, across, kept, target);
 }
 
-/// Reduces spans: T is an element type for contiguous ones, a tag for others.
+/// Reduces spans: T is an element type for contiguous spans, a tag for others.
 template <class Op, class T>
 void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* data, DType dtype, const Target<Op>& target, Stream stream) {
   const std::int64_t outputs = kept.numel(), length = reduced.numel();
@@ -241,9 +240,9 @@ void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* d
   detail::Span span{data, dtype, length, length, reduced};
 
   constexpr std::int64_t long_row = 1024;
-  // A thread for each output reads best if neighbouring outputs read neighbouring elements, and there are enough of them.
+  // A thread for each output reads best if adjacent outputs read adjacent elements, and there are enough of them.
   const bool side_by_side = is_tag<T> && (length == 1 || are_side_by_side(outputs, kept.strides[0][0], reduced.strides[0][0]));
-  unsigned lanes = side_by_side ? 1 : detail::power_of_two(ceil_div(length, width), 32);
+  unsigned lanes = side_by_side ? 1 : detail::capped_bit_ceil(ceil_div(length, width), 32);
   while (lanes < 32 && lanes < length && outputs * lanes < enough_threads) lanes *= 2;
   if (length <= long_row * width || outputs * lanes >= enough_threads * (side_by_side ? 1 : 16)) {
     launch(detail::reduce_by_warps<Op, T>, blocks_for(outputs * lanes), block_size, 0, stream, span, kept,
@@ -258,7 +257,7 @@ void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* d
   });
 }
 
-/// Reduces columns: kept.strides[0][0] is 1 and `reduced` has one dimension. False where tiles would lie idle.
+/// Reduces columns: kept.strides[0][0] is 1 and `reduced` has one dimension. Returns false if most threads of a tile would be idle.
 template <class Op, class T>
 bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data, const Target<Op>& target, Stream stream) {
   detail::Columns shape;
@@ -278,11 +277,11 @@ bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data
   bool vectors = is_aligned(data, 16) && shape.row_stride % widest == 0 && shape.columns >= widest;
   for (int d = 0; d < outer.dims; ++d) vectors = vectors && outer.strides[0][d] % widest == 0;
   const int width = vectors ? widest : 1;
-  // The lanes of a warp read 512 contiguous bytes of a row; fewer threads where there are fewer columns.
-  shape.across = detail::power_of_two(ceil_div(shape.columns, width), 32);
+  // The lanes of a warp read 512 contiguous bytes of a row; fewer threads if there are fewer columns.
+  shape.across = detail::capped_bit_ceil(ceil_div(shape.columns, width), 32);
   shape.tiles = blocks_for(shape.columns, std::int64_t(shape.across) * width);
   const std::int64_t units = outer.numel() * shape.tiles, down = block_size / shape.across;
-  // Enough rows that each thread has several reads in flight, few enough that a sum is no long chain.
+  // Enough rows for several loads in flight in each thread, few enough that a sum is not a long chain.
   unsigned wanted = detail::chunks_for(shape.rows, down * 4, units);
   wanted = static_cast<unsigned>(std::max<std::int64_t>(wanted, shape.rows / (down * 1024)));
   shape.rows_per_chunk = ceil_div(shape.rows, wanted);
@@ -294,7 +293,7 @@ bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data
   return true;
 }
 
-/// y = the reduction of x by Op, whose arithmetic suits elements of T: a short float, or a tag.
+/// y = the reduction of x by Op, whose arithmetic type fits elements of T: a short float, or a tag.
 template <class Op, class T>
 void reduce_as(const View& x, const View& y, double scale) {
   const Reduction whole(x, y);
@@ -330,9 +329,9 @@ void reduce_numbers(const View& x, const View& y, double scale) {
   reduce_floats<Op>(x, y, scale);
 }
 
-// The Ops of kernels::Reduce. C is the type of the arithmetic, Out that of the results in memory.
+// The Ops of kernels::Reduce. C is the arithmetic type, Out the type of the results in memory.
 
-/// C, or its unsigned form: integers wrap where they overflow.
+/// C, or its unsigned form: integers wrap on overflow.
 template <class C>
 using wrapping_t = typename std::conditional_t<std::is_integral_v<C>, std::make_unsigned<C>, std::enable_if<true, C>>::type;
 
@@ -402,7 +401,7 @@ __device__ __forceinline__ ScaledSum<C> shuffle_xor(ScaledSum<C> value, unsigned
 }
 
 /// log(sum(exp(x))) in one pass: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018.
-/// Equal maxima are told apart first, since the difference of two infinities is NaN; a NaN propagates in the sum.
+/// Equal maxima are handled first, because the difference of two infinities is NaN; a NaN propagates in the sum.
 template <class C>
 struct LogSumExpOp {
   using Accumulator = ScaledSum<C>;

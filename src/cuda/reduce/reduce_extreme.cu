@@ -1,6 +1,6 @@
 #include "cuda/reduce/reduce.cuh"
 
-// Maximum and minimum, compiled apart from the other reductions.
+// Maximum and minimum, compiled separately from the other reductions.
 namespace tern::gpu {
 
 namespace {

@@ -5,8 +5,8 @@
 #include "ops/kernels/attention_softmax.h"
 #include "tensor/dispatch.h"
 
-// Softmax of attention scores, with causal, prefix and padding masks. Columns behind the causal limit are not read.
-// (Softmax along any dimension, without a mask, is a composition of ops in ops/normalize.cpp.)
+// Softmax of attention scores, with causal, prefix and padding masks. Columns after the causal limit are not read. (Softmax along any
+// dimension, without a mask, is composed of ops in ops/normalize.cpp.)
 //
 //   row in registers, or in shared memory      two passes over a row that fits in neither
 //     read x, mask            (threads)          online softmax: max and sum(exp(x - max)) in one pass
@@ -16,8 +16,7 @@
 //     (m, l) of all warps     (one exchange)
 //     write e * exp(m - m_row) / l_row
 //
-// Note [Padding and the cache]: scores bypass the first-level cache, so that the padding of a batch, which all of its rows read, stays in
-// it.
+// Note [Padding and the cache]: scores bypass the L1 cache, so that the padding of a batch, which all of its rows read, stays in it.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -26,26 +25,26 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// The columns that a row sees: those before a limit whose padding does not hide them.
+/// Columns that a row sees: those before a limit whose padding does not hide them.
 template <class C>
 struct VisibleRange {
-  const C* padding = nullptr;  ///< null: nothing is added
+  const C* padding = nullptr;  ///< null: no padding
   std::int64_t limit = 0;
 
   __device__ bool operator()(std::int64_t column) const { return column < limit && (!padding || padding[column] > C(hidden_padding)); }
 };
 
-/// Out of line: 64-bit division is long, and rarely needed.
+/// Out of line: 64-bit division is long code, and rarely needed.
 __device__ __noinline__ std::int64_t divide_64_bit(std::int64_t n, std::int64_t divisor) { return n / divisor; }
 
-/// The rows of scores (B, ..., T, S), and AttentionMask.
+/// Rows of scores (B, ..., T, S), with their mask.
 template <class C>
 struct ScoreRows {
   std::int64_t count, columns, queries, rows_per_batch;
   const C* padding;
   const std::int64_t* prefix;
   bool causal;
-  bool many = count > 0x7fffffff;  ///< too many for the dividers
+  bool many = count > 0x7fffffff;  ///< too many rows for the dividers
   Divider by_batch{rows_per_batch}, by_queries{queries};
 
   __device__ std::int64_t divide(std::int64_t row, Divider by, std::int64_t divisor) const {
@@ -66,22 +65,21 @@ struct ScoreRows {
   }
 };
 
-/// Note [Exponentials]: exp(x - m) for the largest score m is 2^(ax - am) with a = log2(e): one multiplication and addition and one
-/// special function. am is rounded, but alike for all scores, so that its error cancels in the division by their sum. Where
-/// |m| is so large that it might overflow instead, scores are equal or so far apart that only the largest count, and a = 1/2 does:
-/// then am is exact.
+/// Note [Exponentials]: exp(x - m) for the largest score m is 2^(ax - am) with a = log2(e): one multiply-add and one special function. am
+/// is rounded, but equally for all scores, so that its error cancels in the division by their sum. If |m| is so large that a m might
+/// overflow, scores are equal or so far apart that only the largest matter, and a = 1/2 suffices: then am is exact.
 struct ShiftedExp {
   float a, am;
 
-  /// With m = -inf the row is fully masked, and the exponentials are 0 whatever is subtracted.
+  /// If m = -inf, the row is fully masked, and the exponentials are 0 regardless of the number that is subtracted.
   __device__ explicit ShiftedExp(float m) : a(fabsf(m) < 0x1p30f || m == -infinity ? log2_e : 0.5f), am(m == -infinity ? 0 : a * m) {}
 
   __device__ float operator()(float x) const { return exp2_approx(fmaf(x, a, -am)); }
-  /// The factor by which exponentials relative to this maximum become those relative to a larger one.
+  /// Factor that converts exponentials relative to this maximum to a larger one.
   __device__ float factor_for(const ShiftedExp& larger) const { return a == larger.a ? exp2_approx(am - larger.am) : 0.f; }
 };
 
-/// A row in which a NaN is seen: this thread's columns of it, in vectors of `width`. Out of line, since it is rare.
+/// Writes NaN to this thread's columns, in vectors of `width`, of a row in which a NaN is seen. Out of line, because it is rare.
 template <int width, class T, class C>
 __device__ __noinline__ void write_nan(T* y, const ScoreRows<C>& rows, std::int64_t row, RowColumns own) {
   const VisibleRange<C> visible = rows.visible(row);
@@ -96,7 +94,7 @@ __device__ __forceinline__ void mask_scores(const Packed<T, width> (&packed)[vec
                                             RowColumns& own, float (&scores)[vectors][width]) {
   const int limit = static_cast<int>(visible.limit);
   if (visible.padding) {
-    // Loads of 16 numbers at a time: enough to wait once for several, and few enough for the registers.
+    // Loads of 16 numbers at a time: enough to overlap several, and few enough for the registers.
     constexpr int group = 16 / width < vectors ? 16 / width : vectors;
 #pragma unroll
     for (int begin = 0; begin < vectors; begin += group) {
@@ -137,7 +135,7 @@ __device__ __forceinline__ void mask_scores(const Packed<T, width> (&packed)[vec
 
 using SoftmaxGroup = RowGroup<true, float2, 1>;
 
-/// The factor that turns this warp's exponentials into probabilities. They are relative to the warp's largest score `top`, and have the sum
+/// Factor that converts this warp's exponentials to probabilities. They are relative to the warp's largest score `top`, and their sum is
 /// `total`; one exchange of both all-reduces maximum and sum over the row.
 __device__ __forceinline__ float normalizer(float top, const ShiftedExp& exponential, float total, SoftmaxGroup& group) {
   if (group.in_a_warp()) return total == 0 ? 0.f : 1 / total;
@@ -155,7 +153,7 @@ __device__ __forceinline__ float normalizer(float top, const ShiftedExp& exponen
   return (total == 0 ? 1.f : exponential.factor_for(of_row)) / row_total;
 }
 
-/// Writes this thread's vector at `column` of a row, or the part that lies in the row.
+/// Writes this thread's vector at `column` of a row, or the part of it that is in the row.
 template <RowAccess access, class T, int width>
 __device__ __forceinline__ void write_probabilities(T* row, int column, int columns, const float (&values)[width]) {
   if (column < columns) write_row_vector<access>(row + column, column, columns, values);
@@ -167,8 +165,8 @@ __global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, acces
   constexpr int width = row_vector_width<T, access>;
   __shared__ SoftmaxGroup::Exchange exchange;
   SoftmaxGroup group(partition, exchange);
-  // first_row() by a branch: short rows wait for each instruction before their loads, and need no number of a cluster. Without it rows of
-  // 256 columns take 12% longer in bf16 (H200, softmax_fwd (64, 8, 256, 256) of bench/ops.md).
+  // first_row() with a branch: short rows wait for each instruction before their loads, and do not need the index of a cluster. Without the
+  // branch rows of 256 columns take 12% longer in bf16 (H200, softmax_fwd (64, 8, 256, 256) of bench/ops.md).
   const std::int64_t row = group.in_a_warp() ? std::int64_t(blockIdx.x) * partition.rows + group.index() : group.cluster();
   const bool exists = row < rows.count;
   const VisibleRange<float> visible = exists ? rows.visible(row) : VisibleRange<float>{};
@@ -214,10 +212,10 @@ __global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, acces
   }
 }
 
-constexpr int elements_in_shared = 64;  ///< of a row in a thread
+constexpr int elements_in_shared = 64;  ///< elements of a row in a thread
 
-/// Long rows of 16-bit numbers without padding, in shared memory. Each vector lies where only the thread that copied it reads, so that no
-/// barrier is needed; the exponentials are computed twice.
+/// Long rows of 16-bit numbers without padding, in shared memory. Each vector is read only by the thread that copied it, so that no barrier
+/// is needed; the exponentials are computed twice.
 template <class T, RowAccess access>
 __global__ void __launch_bounds__(max_softmax_threads, 3)
     softmax_in_shared(RowPartition partition, const T* x, T* y, __grid_constant__ const ScoreRows<float> rows) {
@@ -254,7 +252,7 @@ __global__ void __launch_bounds__(max_softmax_threads, 3)
   }
   top = warp_all_reduce<MaxOp>(top);
   const ShiftedExp exponential(top);
-  __syncwarp();  // a compiler barrier: else the row would be kept in registers, of which there are too few, and not read again
+  __syncwarp();  // a compiler barrier: otherwise the row would be kept in registers, of which there are too few, rather than read again
 #pragma unroll
   for (int i = 0; i < vectors; ++i) {
     unpack<T>(slot(i), values);
@@ -274,13 +272,13 @@ __global__ void __launch_bounds__(max_softmax_threads, 3)
   }
 }
 
-/// A maximum to subtract: where it is -inf, the row is fully masked, and the exponentials are 0 whatever is subtracted.
+/// Maximum to subtract: if it is -inf, the row is fully masked, and the exponentials are 0 regardless of the number that is subtracted.
 template <class C>
 __device__ __forceinline__ C shift_for(C maximum) {
   return maximum == -std::numeric_limits<C>::infinity() ? C(0) : maximum;
 }
 
-/// Rows too long for a cluster, and f64: a block takes a row at a time, in two passes, the first an online softmax.
+/// Rows too long for a cluster, and f64: a block processes a row at a time, in two passes, the first an online softmax.
 template <class T>
 __global__ void __launch_bounds__(max_softmax_threads)
     softmax_two_pass(const T* x, T* y, __grid_constant__ const ScoreRows<compute_t<T>> rows) {
@@ -312,7 +310,7 @@ __global__ void __launch_bounds__(max_softmax_threads)
   }
 }
 
-/// False where a row is too long for a cluster.
+/// Returns false if a row is too long for a cluster.
 template <class T>
 bool softmax_by_plan(const View& x, const View& y, const ScoreRows<float>& rows) {
   RowAccess access = row_access<T>({&x, &y}, rows.columns);
@@ -329,8 +327,8 @@ bool softmax_by_plan(const View& x, const View& y, const ScoreRows<float>& rows)
         return launch_plan(kernel, *plan, elements_in_shared * sizeof(T) * plan->partition.block());
     }
   }
-  // Enough of a row in each thread to keep the memory busy, and no more than it takes, since rows in few threads waste less. Measured on an
-  // H200 by rows `softmax` of bench/ops.md; no device needs them.
+  // Enough elements of a row in each thread to keep the memory busy, but no more, because rows in few threads waste less. Measured on an
+  // H200 with the rows `softmax` of bench/ops.md; correct on any device.
   const int elements = is_half<T> ? (rows.columns <= 64 ? 16 : 32) : rows.columns <= 256 ? 8 : rows.columns <= 6144 ? 16 : 32;
   const auto plan = plan_softmax<T>(rows.columns, access, elements, 32, y.stream);
   if (!plan) return false;

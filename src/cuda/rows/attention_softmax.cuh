@@ -5,8 +5,8 @@
 #include "cuda/rows/row_launch.h"
 #include "tensor/ceil_div.h"
 
-// The layout of rows that attention_softmax and its gradient share. A row lies in the registers of the threads that share it, from its one
-// read to its one write:
+// Layout of rows for attention_softmax and its gradient. A row stays in the registers of the threads that share it, from its single read to
+// its single write:
 //
 //   columns       threads of a row       held in             all-reduce
 //   to ~500       lanes of a warp        registers           shuffles
@@ -15,21 +15,21 @@
 //   16 bits, long a block or a cluster   shared memory, unconverted: as floats in registers, fewer bytes would be in flight
 //   longer, f64   a block, two passes    nowhere: it is read twice
 //
-// Some 64 KB must be in flight on each multiprocessor of an H200 for its full bandwidth: hence many threads of few registers, each of which
-// issues several 16-byte loads before it uses the first.
+// Some 64 KB must be in flight on each multiprocessor of an H200 for its full bandwidth: hence many threads with few registers, each of
+// which issues several 16-byte loads before it uses the first.
 namespace tern::gpu {
 
-inline constexpr unsigned max_softmax_threads = 512;  ///< of a block
+inline constexpr unsigned max_softmax_threads = 512;  ///< threads of a block
 
-/// The layout of the rows of a call.
+/// Layout of the rows of a call.
 struct SoftmaxPlan {
   RowAccess access;
-  int elements;  ///< of a row in each thread: vectors of 16 bytes, or one by one
+  int elements;  ///< elements of a row in each thread, in vectors of 16 bytes, or single
   RowPartition partition;
 };
 
-/// A plan in which each thread holds `elements` of a row, or more, up to `max_elements`, where the row would not fit or two warps would
-/// share what one can hold. Nothing if the row is too long.
+/// Plan in which each thread holds `elements` of a row, or more, up to `max_elements`, if the row would not fit or two warps would share
+/// what one can hold. None if the row is too long.
 template <class T>
 std::optional<SoftmaxPlan> plan_softmax(std::int64_t columns, RowAccess access, int elements, int max_elements, Stream stream) {
   const bool is_scalar = access == RowAccess::scalar;
@@ -38,7 +38,7 @@ std::optional<SoftmaxPlan> plan_softmax(std::int64_t columns, RowAccess access, 
   const auto threads_with = [&](int each) { return ceil_div(extent, each); };
   const auto is_better_doubled = [&](std::int64_t threads) { return threads > max_softmax_threads || (threads > 32 && threads <= 64); };
   while (elements < max_elements && is_better_doubled(threads_with(elements))) elements *= 2;
-  constexpr unsigned block_bytes = 4096;  // of rows in a block: smaller blocks cost starts, and larger ones wait longer for their last row
+  constexpr unsigned block_bytes = 4096;  // of rows in a block: smaller blocks start more often, larger ones wait longer for their last row
   const RowLimits limits{.max_threads = max_softmax_threads,
                          .min_lanes = is_scalar ? static_cast<unsigned>(std::min<std::int64_t>(columns, 32)) : 1,
                          .shared_block = block_bytes / static_cast<unsigned>(elements * sizeof(T))};
@@ -47,7 +47,7 @@ std::optional<SoftmaxPlan> plan_softmax(std::int64_t columns, RowAccess access, 
   return SoftmaxPlan{access, elements, *partition};
 }
 
-/// Calls run.operator()<access, vectors>() with the plan's numbers.
+/// Calls run.operator()<access, vectors>() with the plan's values.
 template <class T, int max_elements, class F>
 void with_softmax_layout(const SoftmaxPlan& plan, F&& run) {
   const auto with_access = [&]<RowAccess access>() {
@@ -61,14 +61,14 @@ void with_softmax_layout(const SoftmaxPlan& plan, F&& run) {
   return with_access.template operator()<RowAccess::scalar>();
 }
 
-/// The columns of the row at `row` that this thread holds.
+/// Columns of the row at `row` that this thread holds.
 template <RowAccess access, class T, class V>
 __device__ RowColumns columns_of(const RowGroup<true, V, 1>& group, const T* row) {
   return group.template columns<access, row_vector_width<T, access>>(
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T)));
 }
 
-/// The grid of a kernel whose blocks take a row at a time.
+/// Grid of a kernel whose blocks process one row at a time.
 struct LoopingGrid {
   unsigned blocks, threads;
 };

@@ -2,14 +2,14 @@
 #include "ops/kernels/attention_softmax.h"
 #include "tensor/dispatch.h"
 
-// The gradient of softmax, dx = y (g - sum(g y)): one read of y and of g, one write. It needs no masks, since hidden columns have y = 0.
+// Gradient of softmax, dx = y (g - sum(g y)): one read of y and of g, one write. It needs no masks, because hidden columns have y = 0.
 namespace tern::kernels {
 
 using namespace gpu;
 
 namespace {
 
-/// A thread's part of a row of y and g until their sum is known, in registers.
+/// A thread's part of a row of y and g, kept in registers until their sum is known.
 template <class T, int width, int vectors>
 struct RegisterCache {
   Packed<T, width> y[vectors], g[vectors];
@@ -27,8 +27,8 @@ struct RegisterCache {
 
 extern __shared__ uint4 cache_memory[];
 
-/// The same in shared memory, each vector where only the thread that copied it reads: 32 numbers of 16 bits, beside the floats that they
-/// become, would fill the registers of too many threads.
+/// The same in shared memory, where each vector is read only by the thread that copied it: 32 16-bit numbers, in addition to the floats
+/// that they are converted to, would take the registers of too many threads.
 template <class T, int width, int vectors>
 struct SharedCache {
   static __device__ uint4& slot(int i) { return cache_memory[i * blockDim.x + threadIdx.x]; }
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, acces
   }
 }
 
-/// Rows too long for a cluster, and f64: a block takes a row at a time, in two passes.
+/// Rows too long for a cluster, and f64: a block processes a row at a time, in two passes.
 template <class T>
 __global__ void __launch_bounds__(max_softmax_threads)
     softmax_grad_two_pass(const T* y, const T* g, T* dx, std::int64_t count, std::int64_t columns) {

@@ -4,10 +4,10 @@
 #include "ops/kernels/loss.h"
 #include "tensor/dispatch.h"
 
-// Cross-entropy of rows of logits, from five classes to any number. A warp or a block takes a row: its loss is one read, the gradient one
-// read and one write, and both together are two passes of which the second finds the row in a cache. The figure that counts is bytes on
-// their way from memory: a thread asks for four vectors of 16 bytes before it looks at the first, and for its first ones before it knows
-// the row's target; and a thread has several such rounds of a row, so that the end of a row, where threads wait for each other, is seldom.
+// Cross-entropy of rows of logits, from five classes to any number. A warp or a block processes a row: its loss is one read, the gradient
+// one read and one write, and both together are two passes, of which the second reads the row from a cache. What matters is the number of
+// bytes in flight: a thread loads four vectors of 16 bytes before it uses the first, and its first ones before it knows the row's target;
+// and a thread has several such rounds of a row, so that the end of a row, where threads wait for each other, is rare.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -15,7 +15,7 @@ using namespace gpu::loss;
 
 namespace {
 
-/// The factor of each row's gradient: the loss's own gradient over the total weight, as LossGradient has them; 1 for one that is null.
+/// Factor of each row's gradient: the loss's own gradient divided by the total weight, as in LossGradient; 1 for a null pointer.
 template <class C>
 struct LossFactors {
   const C *g, *total;
@@ -26,7 +26,7 @@ struct LossFactors {
   __device__ C operator[](std::int64_t row) const { return (g ? g[row * stride] : C(1)) / (total ? *total : C(1)); }
 };
 
-/// The online softmax of a row, in all of its threads.
+/// Online softmax of a row, in all of its threads.
 template <class C, class T, bool in_registers>
 __device__ __forceinline__ OnlineSoftmax<C> reduce_row(const LogitRows<C, T>& rows, const RowStream<T>& stream,
                                                        RowCache<T, in_registers>& cache) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ C target_logit(const LogitRows<C, T>& rows, const Row
   return target < 0 || target >= rows.columns ? std::numeric_limits<C>::quiet_NaN() : convert<C>(stream.logits[target]);
 }
 
-/// Writes the gradient of a row, factor (softmax - smoothing / columns - [target] confidence), to `out`, which may be the row.
+/// Writes the gradient of a row, factor (softmax - smoothing / columns - [target] confidence), to `out`, which may be the row itself.
 template <class C, class T, bool in_registers>
 __device__ __forceinline__ void write_gradient(const LogitRows<C, T>& rows, const RowStream<T>& stream, std::int64_t target, C lse, C g,
                                                T* out, RowCache<T, in_registers>& cache) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void write_gradient(const LogitRows<C, T>& rows, cons
   const auto derivative = [&](C logit) { return factor * (exp_approx(logit - lse) - even); };
   const bool has_target = target >= 0 && target < rows.columns && stream.owns(target);
   const C at_target = has_target ? derivative(convert<C>(stream.logits[target])) - factor * rows.confidence : C(0);
-  // The two rows are equally far from an aligned address, unless one has neighbours without gaps and the other has not.
+  // Both rows have the same misalignment, unless only one of them has adjacent rows without gaps.
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(out + stream.head) % 16 == 0;
   cache.for_rounds(stream, [&](unsigned first, const uint4(&packed)[unroll]) {
 #pragma unroll
@@ -99,7 +99,7 @@ __device__ __forceinline__ void write_gradient(const LogitRows<C, T>& rows, cons
     }
   });
   stream.for_singles([&](std::int64_t c) { out[c] = convert<T>(derivative(convert<C>(stream.logits[c]))); });
-  if (has_target) out[target] = convert<T>(at_target);  // this thread has written the target's column, too, and now overwrites it
+  if (has_target) out[target] = convert<T>(at_target);  // this thread has also written the target's column before, and now overwrites it
 }
 
 template <class C, class T>
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(writing_threads, 2)
   write_gradient(rows, stream, target, lse[stream.row], factors[stream.row], out, cache);
 }
 
-/// Loss and gradient, which may take the place of the logits.
+/// Loss and gradient; the gradient may overwrite the logits.
 template <class C, class T, bool in_registers>
 __global__ void __launch_bounds__(writing_threads, in_registers ? 1 : 2)
     cross_entropy_forward_backward(RowPartition partition, __grid_constant__ const LogitRows<C, T> rows, LossFactors<C> factors, C* losses,
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(writing_threads, in_registers ? 1 : 2)
   if (target == rows.ignore_index) {
     write_zeros(rows, stream, out);
   } else {
-    const C logit = target_logit(rows, stream, target);  // before any thread writes: they wait for each other in reduce_row
+    const C logit = target_logit(rows, stream, target);  // before any thread writes: threads wait for each other in reduce_row
     const OnlineSoftmax<C> state = reduce_row(rows, stream, cache);
     loss = loss_of(rows, stream.row, state, logit);
     if constexpr (!in_registers) cache.restart(stream);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(writing_threads, in_registers ? 1 : 2)
   if (stream.lane == 0) losses[stream.row] = loss;
 }
 
-/// A sum of losses, and of the weights of the tokens that are not ignored.
+/// Sum of losses, and of the weights of the tokens that are not ignored.
 template <class C>
 struct Totals {
   C losses, weights;
@@ -189,7 +189,7 @@ struct Result {
   }
 };
 
-/// Each block adds up a share of the rows; the last stage is a block's own if it is the only one.
+/// Each block adds up a part of the rows; a single block also does the last stage.
 template <class C>
 __global__ void __launch_bounds__(writing_threads)
     sum_losses(const C* losses, const std::int64_t* targets, const C* weights, std::int64_t ignore_index, std::int64_t count,
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(writing_threads) sum_partials(const Totals<C>*
 }
 
 constexpr std::size_t max_scalings = 4;
-/// A row of blocks for each.
+/// One row of blocks for each scaling.
 template <class T>
 struct Scalings {
   struct {
@@ -226,7 +226,7 @@ struct Scalings {
   } all[max_scalings];
 };
 
-/// y = factor * x, or added to y: a vector for each thread, or where there are none an element.
+/// y = factor * x, or added to y: each thread has one vector, or one element if there are no vectors.
 template <class C, class T>
 __global__ void __launch_bounds__(block_size) scaled(__grid_constant__ const Scalings<T> scalings, LossFactors<C> factors) {
   const auto& [x, y, count, adds, vectors] = scalings.all[blockIdx.y];
@@ -248,8 +248,8 @@ __global__ void __launch_bounds__(block_size) scaled(__grid_constant__ const Sca
   __stcg(reinterpret_cast<uint4*>(y + i), pack<T>(sums));
 }
 
-/// Calls run(rows, partition, blocks) for the dtype of x, in blocks of at most so many threads: a row has a warp, or
-/// a block that takes several rounds.
+/// Calls run(rows, partition, blocks) for the dtype of x, with at most that many threads per block: a row has a warp, or a block that takes
+/// several rounds.
 template <class F>
 void with_rows(const View& x, const TokenTargets& tokens, unsigned max_threads, F&& run) {
   if (x.shape[0] == 0) return;
@@ -302,8 +302,8 @@ void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets
 
 void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses) {
   with_rows(x, tokens, writing_threads, [&]<class C, class T>(const LogitRows<C, T>& rows, const RowPartition& partition, unsigned blocks) {
-    // Registers for whole rows leave room for half as many threads: on an H200, (5120, 10000) in float32 then take 106 us in place of 131,
-    // but in bf16, which has twice the arithmetic for a byte, 71 in place of 63 (`tern-bench ops --op xent`).
+    // Registers for whole rows leave room for half as many threads: on an H200, (5120, 10000) in float32 then take 106 us rather than 131,
+    // but in bf16, which has twice the arithmetic per byte, 71 rather than 63 (`tern-bench ops --op xent`).
     constexpr bool can_cache = std::is_same_v<T, float>;
     const bool in_registers = can_cache && rows.columns <= std::int64_t(rounds * unroll * width<T>) * partition.threads;
     const auto kernel = in_registers ? cross_entropy_forward_backward<C, T, can_cache> : cross_entropy_forward_backward<C, T, false>;

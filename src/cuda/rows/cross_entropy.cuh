@@ -2,16 +2,16 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/row.cuh"
 
-// Rows of logits, of any length: a warp or a block streams one in rounds of four vectors a thread, and reduces it by an online softmax.
+// Rows of logits, of any length: a warp or a block streams a row in rounds of four vectors per thread, and reduces it by an online softmax.
 //
-//   row   ... |x x x|vvvv|vvvv|vvvv|vvvv| ... |vvvv|x x ...     x: single elements before the first and behind the last vector
+//   row   ... |x x x|vvvv|vvvv|vvvv|vvvv| ... |vvvv|x x ...     x: single elements before the first and after the last vector
 //             head   vector 0  1    2    3          n-1  tail
-//   round r of thread t: vectors t + (4 r + u) threads, u = 0 .. 3, all asked for before the first is used
+//   round r of thread t: vectors t + (4 r + u) threads, u = 0 .. 3, all loaded before the first is used
 namespace tern::gpu::loss {
 
-// Threads of a block: to read, many rows at a time are best, and to write, long stretches of few.
+// Threads of a block: for reading, many rows at a time are best, for writing, long stretches of few rows.
 inline constexpr unsigned reading_threads = 256, writing_threads = 512;
-// Vectors that a thread asks for at once, and how often it does so in a row that is not too long for that.
+// Vectors that a thread loads at once, and how many times in a row that is not too long for that.
 inline constexpr unsigned unroll = 4, rounds = 4;
 
 template <class T>
@@ -25,7 +25,7 @@ __device__ __forceinline__ unsigned max_of_pairs(unsigned a, unsigned b) {
   return result;
 }
 
-/// The largest number of some vectors, NaN left out. 16-bit ones are compared two at a time.
+/// Maximum of the elements of some vectors, which ignores NaN. 16-bit elements are compared two at a time.
 template <class C, class T>
 __device__ __forceinline__ C max_of_vectors(const uint4 (&vectors)[unroll]) {
   if constexpr (is_half<T>) {
@@ -48,13 +48,13 @@ __device__ __forceinline__ C max_of_vectors(const uint4 (&vectors)[unroll]) {
   }
 }
 
-/// The state of an online softmax (Milakov & Gimelshein, 2018): the largest logit so far, the sum of e^(logit - max), and the sum of the
-/// logits, for label smoothing. At first max is any lower bound but -inf, whose difference to itself is NaN.
+/// State of an online softmax (Milakov & Gimelshein, 2018): the running maximum, the sum of e^(logit - max), and the sum of the logits, for
+/// label smoothing. Initially max is any lower bound but -inf, whose difference to itself is NaN.
 template <class C>
 struct OnlineSoftmax {
   C max = C(-0x1p100), exp_sum = 0, logit_sum = 0;
 
-  /// Rescales only where the maximum rises, once for many logits.
+  /// Rescales only if the maximum increases, once for many logits.
   __device__ void raise_max(C to) {
     if (to <= max) return;
     exp_sum *= exp_approx(max - to);
@@ -67,7 +67,7 @@ template <class C>
 struct OnlineSoftmaxOp {
   using Accumulator = OnlineSoftmax<C>;
   static __device__ Accumulator identity() { return {}; }
-  /// The same to the last bit for (b, a), as all lanes of a warp go on with their own result.
+  /// Commutative to the last bit, because each lane of a warp continues with its own result.
   static __device__ Accumulator combine(const Accumulator& a, const Accumulator& b) {
     const C factor = a.max == b.max ? C(1) : exp_approx(-fabs(a.max - b.max));
     const bool rises = a.max < b.max;
@@ -79,19 +79,19 @@ __device__ __forceinline__ OnlineSoftmax<C> shuffle_xor(const OnlineSoftmax<C>& 
   return {gpu::shuffle_xor(a.max, step), gpu::shuffle_xor(a.exp_sum, step), gpu::shuffle_xor(a.logit_sum, step)};
 }
 
-/// The logits of a call. C is float for short floats, else double; losses, weights and gradients of losses have that type.
+/// Logits of a call. C is float for short floats, else double; losses, weights and gradients of losses have that type.
 template <class C, class T>
 struct LogitRows {
   const T* x;
   std::int64_t count, columns, stride;
   const std::int64_t* targets;
   const C* weights;         ///< null: all 1
-  C smoothing, confidence;  ///< of the target: 1 - smoothing
+  C smoothing, confidence;  ///< confidence: 1 - smoothing, the target's weight
   std::int64_t ignore_index;
 };
 
-/// A thread's part of a row. Vectors begin at an aligned address, in a block's rows at one where a line of memory begins; the head and the
-/// tail, fewer elements than there are threads, go to the first threads.
+/// A thread's part of a row. Vectors begin at an aligned address, in a block's rows at the start of a cache line; the head and the tail,
+/// with fewer elements than there are threads, belong to the first threads.
 template <class T>
 struct RowStream {
   std::int64_t row;
@@ -108,12 +108,12 @@ struct RowStream {
     tail = static_cast<unsigned>((rows.columns - head) % width<T>);
   }
 
-  /// Whether there is a vector u of the round that begins with `first`.
+  /// True if vector u of the round that begins with `first` exists.
   __device__ bool has(unsigned first, unsigned u) const { return first + u * threads < vectors; }
   __device__ unsigned next(unsigned first) const { return first + unroll * threads; }
   __device__ std::int64_t column(unsigned first, unsigned u) const { return head + std::int64_t(first + u * threads) * width<T>; }
 
-  /// A round; vectors that do not exist have exponentials of 0.
+  /// Reads a round; vectors that do not exist have exponentials of 0.
   __device__ __forceinline__ void read(unsigned first, uint4 (&packed)[unroll]) const {
 #pragma unroll
     for (unsigned u = 0; u < unroll; ++u)
@@ -121,22 +121,22 @@ struct RowStream {
                                 : broadcast<width<T>>(convert<T>(-std::numeric_limits<float>::infinity()));
   }
 
-  /// Calls f with the columns of the head and the tail that are this thread's.
+  /// Calls f with the columns of the head and the tail that belong to this thread.
   template <class F>
   __device__ __forceinline__ void for_singles(F&& f) const {
     if (lane < head) f(std::int64_t(lane));
     if (lane < tail) f(head + std::int64_t(vectors) * width<T> + lane);
   }
 
-  /// Whether a column is this thread's.
+  /// True if a column belongs to this thread.
   __device__ bool owns(std::int64_t c) const {
     const std::int64_t in_vectors = c - head, in_tail = in_vectors - std::int64_t(vectors) * width<T>;
     return lane == (in_vectors < 0 ? c : in_tail >= 0 ? in_tail : in_vectors / width<T> % threads);
   }
 };
 
-/// A thread's vectors of a row. in_registers: all of them stay there from the first pass on; else those of one round do, and a second pass
-/// reads the row again, from a cache.
+/// A thread's vectors of a row. in_registers: all of them stay in registers from the first pass on; otherwise only those of one round do,
+/// and a second pass reads the row again, from a cache.
 template <class T, bool in_registers>
 struct RowCache {
   uint4 packed[in_registers ? rounds : 1][unroll];

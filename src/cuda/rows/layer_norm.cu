@@ -1,24 +1,23 @@
 #include "cuda/rows/layer_norm.cuh"
 
-// LayerNorm and RMSNorm of rows, with their prelude in a transformer: s = residual + dropout(x + bias). The threads of a row keep it in
-// registers from its one read to its one write:
+// LayerNorm and RMSNorm of rows, with their prologue in a transformer: s = residual + dropout(x + bias). The threads of a row keep it in
+// registers from its single read to its single write:
 //
 //   read x (, bias, residual)         -> s in registers, rounded as it is written to `sum`
 //   d = s - shift                        shift: the row's first element, or with a sum its mean, which then costs an all-reduce
 //   all-reduce (sum of d, of d^2)     -> mean, rstd; both in one exchange
 //   y = (d rstd - rest rstd) gamma + beta
 //
-// Shifted by the first element, a mean of 1e4 costs no digits of a standard deviation of 1. Where that element is itself far from the mean,
-// a second all-reduce takes the distances to the mean, which is known by then. A row with a sum is shifted by its mean: its first element
+// Shifted by the first element, a mean of 1e4 costs no digits of a standard deviation of 1. If that element is itself far from the mean, a
+// second all-reduce takes the differences from the mean, which is known by then. A row with a sum is shifted by its mean: its first element
 // is not in memory yet, where other threads could read it.
 //
-// Blocks of long rows are persistent: they loop over rows, as many as run at once. Shared memory then holds
+// Blocks of long rows are persistent: they loop over rows, as many blocks as run at once. Shared memory then holds
 //
-//   | next row of x | next residual, with a sum                                        | cp.async, from the use of a row to that of the
-//   next
-//                   | gamma | beta of this block's columns, without a sum, if they fit | for the whole kernel
+//   | next row of x | next residual, with a sum                                        | by cp.async, one row ahead
+//   | gamma | beta of this block's columns, without a sum, if they fit                 | for the whole kernel
 //
-// Rows that no group of threads can hold, and f64, take layer_norm_any.cu.
+// Rows that no group of threads can hold, and f64, use layer_norm_any.cu.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -52,9 +51,9 @@ constexpr int blocks_at_once() {
   return access == RowAccess::aligned && !with_sum && !persistent && sizeof(T) == 4 ? 3 : 2;
 }
 
-/// Gamma and beta beside this thread's vectors of a row. `cached`: a persistent block keeps those of its columns in shared memory, since
-/// the first-level cache does not hold those of all blocks of a cluster. The cache has a chunk for each v: the aligned vectors beside the
-/// threads' v-th vectors, and one before the first, which misaligned rows reach into.
+/// Gamma and beta for this thread's vectors of a row. `cached`: a persistent block keeps those of its columns in shared memory, because the
+/// L1 cache does not hold those of all blocks of a cluster. The cache has a chunk for each v: the aligned vectors at the threads' v-th
+/// vectors, and one before the first, which misaligned rows reach into.
 template <class T, RowAccess access, int vectors, bool cached>
 struct Parameters {
   static constexpr int width = row_vector_width<T, access>;
@@ -63,7 +62,7 @@ struct Parameters {
 
   static __device__ int chunk() { return static_cast<int>(blockDim.x) + 1; }
 
-  /// Called by all threads of the block, number `rank` of its cluster. A thread's vectors v and v + 1 of a row are `stride` apart.
+  /// Called by all threads of the block, which has `rank` in its cluster. A thread's vectors v and v + 1 of a row are `stride` apart.
   __device__ __forceinline__ void fill_cache(const Forward<T>& a, unsigned rank, int stride) const {
     if constexpr (!cached) return;
     const int begin = (static_cast<int>(rank * blockDim.x) - 1) * width;
@@ -78,7 +77,7 @@ struct Parameters {
     }
     __syncthreads();
   }
-  /// Beside vector v, at `column` of a row that begins `skew` elements behind an aligned address.
+  /// Reads the parameters for vector v, at `column` of a row that begins `skew` elements after an aligned address.
   __device__ __forceinline__ void read(const Forward<T>& a, int v, int skew, int column, float (&gamma)[width],
                                        float (&beta)[width]) const {
     if constexpr (!cached) {
@@ -96,8 +95,8 @@ struct Parameters {
   }
 };
 
-/// s = residual + dropout(x + bias) of a vector, from x in `values`; as rounded, it is written and left there. Elements of other rows are
-/// 0.
+/// s = residual + dropout(x + bias) of a vector, with x in `values`; the rounded result is written to `sum` and returned in `values`.
+/// Elements of other rows are 0.
 template <RowAccess access, class T, int width>
 __device__ __forceinline__ void add_residual(const Forward<T>& a, const Packed<T, width>& residual, std::int64_t at, int column,
                                              std::uint64_t position, float (&values)[width]) {
@@ -139,20 +138,20 @@ __device__ __forceinline__ float2 subtract(float (&values)[vectors][width], floa
   return moments;
 }
 
-/// with_sum: there is a sum to write. persistent: a block or a cluster loops over rows; else it has its rows at once, and other blocks load
-/// while it adds up.
+/// with_sum: a sum is written. persistent: a block or a cluster loops over rows; otherwise it has its rows at once, and other blocks load
+/// while it reduces.
 template <class T, RowAccess access, bool with_sum, bool persistent>
 __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_sum, persistent>())
     layer_norm_rows(const RowPartition partition, __grid_constant__ const Forward<T> a) {
   constexpr int width = row_vector_width<T, access>, vectors = elements_per_thread<T, access> / width, pitch = vectors * 32;
   using P = Packed<T, width>;
-  extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes: a copy into it is one transfer for each 128
+  extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes, so that each 128 bytes are one transfer
   __shared__ RowGroup<true>::Exchange exchange;
   RowGroup<true> group(partition, exchange);
   const int columns = a.columns, lead = static_cast<int>(group.thread()) * width, stride = static_cast<int>(group.size()) * width;
   const std::uint64_t position = with_sum ? a.dropout.position() : 0;
 
-  // The vectors of x, and of the residual, of the next row. A warp has them side by side.
+  // Vectors of the next row of x, and of the residual. Those of a warp are contiguous.
   P* const next_row = reinterpret_cast<P*>(shared) + threadIdx.x / 32 * (with_sum ? 2 * pitch : pitch) + threadIdx.x % 32;
   const auto fetch = [&](std::int64_t row) {
     const std::int64_t start = row * columns;
@@ -177,7 +176,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
   group.wait_for_cluster();
   do {
     const std::int64_t row = begin + group.index(), start = row * columns;
-    const int existing = row < a.rows ? columns : -width;  // whole warps go on to the end, with rows that do not exist
+    const int existing = row < a.rows ? columns : -width;  // whole warps continue to the end, with rows that do not exist
     const int skew = row_skew<access, width>(start);
     const RowColumns own{lead - skew, stride};
     const std::int64_t at = start + own.first;
@@ -208,7 +207,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
     }
 
     const bool has_first_column = lead == 0 && row < a.rows;
-    float shift = 0, mean = 0;  // shift: subtracted from the elements; mean: the row's, less its first element
+    float shift = 0, mean = 0;  // shift: subtracted from the elements; mean: that of the row, minus its first element
     if (a.centered && with_sum) {
       float first = values[0][0];
       if (access == RowAccess::misaligned && has_first_column) first = convert<float>(a.sum[start]);
@@ -217,7 +216,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
     } else if (a.centered) {
       shift = first_shift;
     }
-    float rest, variance;  // rest: the mean of the elements less the shift
+    float rest, variance;  // rest: the mean of the elements minus the shift
     const auto take_moments = [&](float amount) {
       const float2 moments = group.all_reduce_sum(subtract<access>(values, amount, own, existing, columns));
       rest = a.centered ? moments.x * a.inverse : 0;
@@ -238,7 +237,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
         take_moments(known);
       }
     }
-    const float rstd = rsqrtf((variance < 0 ? 0 : variance) + a.eps);  // by rounding, where the elements are equal
+    const float rstd = rsqrtf((variance < 0 ? 0 : variance) + a.eps);  // negative by rounding, if the elements are equal
     if (has_first_column) {
       if (a.centered) a.mean[row] = mean + rest;
       a.rstd[row] = rstd;
@@ -258,7 +257,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
   } while (persistent && begin < a.rows);
 }
 
-/// False where a row is too long for a cluster.
+/// Returns false if a row is too long for a cluster.
 template <class T>
 bool layer_norm_in_registers(const LayerNormArguments& a) {
   const Stream stream = a.y.stream;
@@ -283,7 +282,7 @@ bool layer_norm_in_registers(const LayerNormArguments& a) {
                            static_cast<float>(1 / static_cast<double>(columns)),
                            a.centered,
                            Dropout<float>(a.p, a.draws)};
-  // Clusters are costly to start, and of large blocks too few fit on a multiprocessor for some to load while others reduce.
+  // Clusters are costly to start, and only few large blocks fit on a multiprocessor, too few for some to load while others reduce.
   const bool persistent = !is_scalar && (partition->cluster > 1 || (sizeof(T) < 4 && partition->threads > max_threads / 2));
   const auto kernel_for = [&]<bool with_sum>() {
     constexpr auto aligned = RowAccess::aligned, misaligned = RowAccess::misaligned;

@@ -1,21 +1,21 @@
 #include "cuda/device/group.cuh"
 #include "cuda/rows/layer_norm.cuh"
 
-// layer_norm and its gradient for rows of any length and dtype: operands whose dtype is known at run time, computed in f64. A block takes
-// a row, and each pass reads it from memory. They serve rows too long for the registers of a cluster, and f64, which is for gradient
+// layer_norm and its gradient for rows of any length and dtype: operands whose dtype is known at run time, computed in f64. A block
+// processes a row, and each pass reads it from memory. For rows too long for the registers of a cluster, and for f64, which is for gradient
 // checks.
 namespace tern::gpu::norm {
 
 namespace {
 
-/// The sum over the block, in all of its threads.
+/// Sum over the block, in all of its threads.
 __device__ double block_sum(double value) {
   value = block_all_reduce<PlusOp<double>>(value);
   __syncthreads();  // for the next call
   return value;
 }
 
-/// A call's arguments for the kernels: its views, with the dtypes of their elements and of the statistics, sizes and dropout.
+/// Arguments of a call in the kernels' form: views, with the dtypes of their elements and of the statistics, sizes and dropout.
 template <class Arguments>
 struct AnyRows : Arguments {
   DType dtype, statistics;
@@ -37,7 +37,7 @@ struct AnyRows : Arguments {
 using AnyLayerNorm = AnyRows<kernels::LayerNormArguments>;
 using AnyLayerNormGrad = AnyRows<kernels::LayerNormGradArguments>;
 
-/// A block per row.
+/// One block per row.
 __global__ void __launch_bounds__(block_size) layer_norm_rows_any(__grid_constant__ const AnyLayerNorm a) {
   const std::int64_t row = blockIdx.x, start = row * a.columns;
   const std::uint64_t position = a.dropout.position();
@@ -81,7 +81,7 @@ __device__ double x_hat(const AnyLayerNormGrad& a, std::int64_t row, std::int64_
   return ((a.at(a.s, row * a.columns + c) - shift) - mean) * a.statistic(a.rstd, row);
 }
 
-/// A block per row: dx and dbranch.
+/// One block per row: dx and dbranch.
 __global__ void __launch_bounds__(block_size) layer_norm_grad_rows_any(__grid_constant__ const AnyLayerNormGrad a) {
   const std::int64_t row = blockIdx.x, start = row * a.columns;
   const auto n = static_cast<double>(a.columns);
@@ -138,7 +138,7 @@ void layer_norm_grad_any(const kernels::LayerNormGradArguments& a) {
   const auto sum_columns = [&](const View& of, bool times_x_hat, const View& out) {
     if (out.data) launch(sum_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of, times_x_hat, out);
   };
-  sum_columns(a.g, true, a.dgamma);  // before dx, which may take the place of g
+  sum_columns(a.g, true, a.dgamma);  // before dx, which may overwrite g
   sum_columns(a.g, false, a.dbeta);
   if (any.rows > 0) launch(layer_norm_grad_rows_any, blocks_for(any.rows, 1), block_size, 0, a.dx.stream, any);
   sum_columns(a.p > 0 ? a.dbranch : a.dx, false, a.dbias);

@@ -5,20 +5,20 @@
 #include "cuda/rows/layer_norm.cuh"
 #include "tensor/ceil_div.h"
 
-// The gradient of layer_norm in one read of s and g and one write of dx. With x_hat = (s - mean) rstd and h = g gamma
+// Gradient of layer_norm with one read of s and g and one write of dx. With x_hat = (s - mean) rstd and h = g gamma:
 //
 //   dx = rstd (h - mean(h) - x_hat mean(h x_hat)) (+ g_sum), one all-reduce for both means; dbranch = dropout of dx
 //   dgamma = sum over rows of g x_hat, dbeta of g, dbias of dbranch
 //
-// Blocks are persistent, about as many as run at once, and loop over rows. A thread has the same columns of all of them, so that it adds up
-// dgamma, dbeta and dbias in registers; a second, small kernel adds up the sums of the blocks. So that memory never waits during an
-// all-reduce, the next rows are copied to shared memory, from which a thread reads its own copies alone, without a barrier:
+// Blocks are persistent, about as many as run at once, and loop over rows. A thread has the same columns of all of them, so that it
+// accumulates dgamma, dbeta and dbias in registers; a second, small kernel adds up the blocks' sums. To keep memory busy during an
+// all-reduce, the next rows are prefetched to shared memory, where a thread only reads what it copied itself, without a barrier:
 //
 //   without g_sum   | stage 0: s, g | stage 1: s, g | stage 2: s, g |    a stage is refilled once its row is in registers,
 //   with g_sum      | stage 0: s, g, g_sum  | stage 1: s, g, g_sum  |    or with g_sum once its row is written
 //   at the end      | block's sums of dgamma, then of dbeta, of dbias, one for each of its groups |
 //
-// Rows that no group of threads can hold, and f64, take layer_norm_any.cu.
+// Rows that no group of threads can hold, and f64, use layer_norm_any.cu.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -26,16 +26,16 @@ using namespace gpu::norm;
 
 namespace {
 
-constexpr unsigned max_threads = 512;  ///< of a block, which has a multiprocessor for itself: its threads have 128 registers each
+constexpr unsigned max_threads = 512;  ///< threads of a block, which has a multiprocessor for itself: 128 registers per thread
 
 /// Elements of a row in a thread.
 constexpr int elements_per_thread = 16;
-/// Operands of rows in all stages: three times s and g, or twice s, g and g_sum.
+/// Operand rows in all stages: three times s and g, or twice s, g and g_sum.
 constexpr int slots = 6;
 
-/// The rows of a cluster. After `period` rows a row is as far from an aligned address as the first: 1 where rows are aligned. The rows of a
-/// cluster are all equally far, so that its threads' columns stay the same: cluster c has rows r with r % period = c % period, of which its
-/// share begins at row c / period * share and ends `length` rows later. Its groups take them in turn, each every `step`th row.
+/// Rows of a cluster. All of them have the same misalignment, so that its threads' columns stay the same. Misalignments repeat after
+/// `period` rows (1 if rows are aligned): cluster c has rows r with r % period = c % period, and of these it begins at number c / period *
+/// share and takes `length` rows. Its groups take them in turn, each every `step`-th row.
 struct RowSchedule {
   std::int64_t share, length, step;
   unsigned period;
@@ -44,18 +44,18 @@ struct RowSchedule {
 template <class T>
 struct Backward {
   const T *s, *gamma, *g, *g_sum;  ///< gamma and g_sum may be null
-  const float *mean, *rstd;        ///< mean: null where rows were not centered
+  const float *mean, *rstd;        ///< mean: null if rows were not centered
   T *dx, *dbranch;
-  float* partials;  ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null where none is asked for
+  float* partials;  ///< (clusters, 3 or 2, columns): of dgamma, dbeta and dbias; null if none is needed
   std::int64_t rows;
   RowSchedule schedule;
-  std::int64_t stride, ahead;  ///< in elements: from a group's row to its next, and to the row that is prefetched meanwhile
+  std::int64_t stride, ahead;  ///< in elements: from a group's row to its next one, and to the row that is prefetched
   int columns;
   float inverse;  ///< 1 / columns
   Dropout<float> dropout;
 };
 
-/// The statistics of a row, as they lie in memory. They are read a row ahead, and nothing is computed with them before it is needed.
+/// Statistics of a row, as loaded from memory. They are read one row ahead, and not used before they are needed.
 template <class T>
 struct Statistics {
   T shift{};
@@ -69,11 +69,11 @@ struct Statistics {
   }
 };
 
-/// The numbers by which a row is normalized: x_hat = (s - center) rstd + rest. The center is the mean, rounded; rest makes up for that.
+/// Numbers that normalize a row: x_hat = (s - center) rstd + rest. The center is the rounded mean; rest corrects the rounding.
 struct Moments {
   float center, rest, rstd;
 
-  /// The sum of shift and mean to twice the digits: Knuth's two-sum.
+  /// Sum of shift and mean in twice the precision: Knuth's two-sum.
   template <class T>
   __device__ explicit Moments(const Statistics<T>& row) : rstd(row.rstd) {
     const float shift = convert<float>(row.shift);
@@ -83,12 +83,12 @@ struct Moments {
   }
 };
 
-/// A group's sums over its rows become the cluster's, in `to` (sums, columns): first those of a warp's groups are added up, then those of a
-/// block's, which leave them in shared memory where the rows were.
+/// Reduces a group's sums over its rows to the cluster's, in `to` (sums, columns): first over a warp's groups, then over a block's, through
+/// shared memory where the rows were.
 template <RowAccess access, int sums, int vectors, int width>
 __device__ __forceinline__ void write_partials(float (&totals)[sums][vectors][width], float* to, const RowPartition& partition,
                                                const RowColumns& own, int count, int columns, float* shared) {
-  launch_dependents();  // the kernel that adds up the partials may get ready
+  launch_dependents();  // the kernel that adds up the partials may start
   const auto write_sums = [&](float* row, const float (&values)[vectors][width]) {
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
@@ -131,26 +131,26 @@ __device__ __forceinline__ void write_partials(float (&totals)[sums][vectors][wi
   }
 }
 
-/// with_branch: dbranch or dbias is asked for.
+/// with_branch: dbranch or dbias is needed.
 template <class T, RowAccess access, bool with_branch>
 __global__ void __launch_bounds__(max_threads, 1)
     layer_norm_grad_rows(const RowPartition partition, __grid_constant__ const Backward<T> a) {
   constexpr int width = row_vector_width<T, access>, vectors = elements_per_thread / width, sums = with_branch ? 3 : 2;
   constexpr int pitch = vectors * 32;
-  extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes: a copy into it is one transfer for each 128
+  extern __shared__ uint4 shared[];  // after the exchange, at a multiple of 128 bytes, so that each 128 bytes are one transfer
   __shared__ RowGroup<false>::Exchange exchange;
   RowGroup<false> group(partition, exchange);
   const auto [share, length, step, period] = a.schedule;
   const unsigned turn = group.cluster() / period;
   const std::int64_t begin = turn * share + (group.cluster() - turn * period), end = min(turn * share + length, a.rows);
   const RowColumns own = group.template columns<access, width>(begin * a.columns);
-  // Of this thread's vectors those with v < count exist, and of its rows the first `rounds`.
+  // This thread has the vectors v < count, and the first `rounds` of its rows.
   const int count = own.first < a.columns ? min(ceil_div(a.columns - own.first, own.stride), vectors) : 0;
   std::int64_t row = begin + group.index() * period;
   const auto rounds = static_cast<unsigned>(row < end ? ceil_div(end - row, step) : 0);
   std::int64_t at = row * a.columns + own.first;
 
-  // A warp has its slots side by side, so that the distances are constants.
+  // A warp's slots are contiguous, so that the distances are constants.
   using P = Packed<T, width>;
   P* const ring = reinterpret_cast<P*>(shared) + threadIdx.x / 32 * (slots * pitch) + threadIdx.x % 32;
   const unsigned stage_stride = (a.g_sum ? 3 : 2) * pitch;
@@ -181,12 +181,12 @@ __global__ void __launch_bounds__(max_threads, 1)
 #pragma unroll
   for (int v = 0; v < vectors; ++v) {
     read_parameter<access>(v < count ? a.gamma : nullptr, 1, own[v], a.columns, gamma[v]);
-    clear_outside<access>(gamma[v], own[v], a.columns);  // memory outside the row may hold NaN
+    clear_outside<access>(gamma[v], own[v], a.columns);  // memory outside of the row may contain NaN
   }
   const std::uint64_t position = with_branch ? a.dropout.position() : 0;
   group.wait_for_cluster();
 
-  // The groups of a warp go round together.
+  // The groups of a warp run the same number of rounds.
   const unsigned warp_rounds = __shfl_sync(whole_warp, rounds, 0);
   unsigned stage = 0;
   for (unsigned round = 0; round < warp_rounds; ++round) {
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(max_threads, 1)
         totals[1][v][k] += g[k];
         means.x += h[v][k];
         means.y += h[v][k] * x_hat[v][k];
-        asm("" : "+f"(h[v][k]));  // a compiler barrier: h is kept, since to multiply again after the all-reduce takes 5% longer in 16 bits
+        asm("" : "+f"(h[v][k]));  // a compiler barrier keeps h: multiplying again after the all-reduce takes 5% longer in 16 bits
       }
     }
     if (!a.g_sum) fetch(round + 3, at + a.ahead, stage);
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(max_threads, 1)
   write_partials<access>(totals, partials, partition, own, count, a.columns, reinterpret_cast<float*>(shared));
 }
 
-/// False where a row is too long for a cluster.
+/// Returns false if a row is too long for a cluster.
 template <class T>
 bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
   constexpr std::size_t shared_per_thread = slots * elements_per_thread * sizeof(T);
@@ -285,7 +285,7 @@ bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
   PartialSums parts(a.deferred, stream);
   float* const partials = with_sums ? static_cast<float*>(parts->memory(std::size_t(clusters) * sums * columns * sizeof(float))) : nullptr;
   if (rows > 0) {
-    // Neighbouring rows at the same time are best for memory; but where there are few, each cluster has its even share.
+    // Adjacent rows at the same time are best for memory; but if there are few, each cluster gets an even share.
     const bool few = period == 1 && rows <= 8 * std::int64_t(clusters) * partition->rows;
     const std::int64_t share = few ? ceil_div(rows, clusters) : std::int64_t(period) * partition->rows;
     const std::int64_t step = few ? partition->rows : std::int64_t(clusters) * partition->rows;

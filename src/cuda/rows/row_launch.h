@@ -9,11 +9,11 @@
 #include "tensor/ceil_div.h"
 #include "tensor/view.h"
 
-// The host's half of device/row.cuh: how rows can be accessed, how they are partitioned over threads, and their launch.
+// Host side of device/row.cuh: how rows can be accessed, how they are partitioned over threads, and their launch.
 namespace tern::gpu {
 
-/// Row access of one kernel to the rows of all these views, contiguous and of equal length: in vectors where all are equally far from a
-/// multiple of 16 bytes. A view without data counts as aligned.
+/// Row access for the rows of all these views, contiguous and of equal length: in vectors if all have the same misalignment to 16 bytes. A
+/// view without data counts as aligned.
 template <class T>
 RowAccess row_access(std::initializer_list<const View*> views, std::int64_t columns) {
   const auto distance = [](const View* view) { return reinterpret_cast<std::uintptr_t>(view->data) % 16; };
@@ -22,7 +22,7 @@ RowAccess row_access(std::initializer_list<const View*> views, std::int64_t colu
   return first == 0 && columns % vec16_width<T> == 0 ? RowAccess::aligned : RowAccess::misaligned;
 }
 
-/// Elements that the vectors of a row cover at most: a misaligned row's reach into its neighbours.
+/// Maximal number of elements that the vectors of a row cover: those of a misaligned row reach into adjacent rows.
 template <class T>
 std::int64_t row_extent(std::int64_t columns, RowAccess access) {
   return columns + (access == RowAccess::misaligned ? vec16_width<T> - 1 : 0);
@@ -31,13 +31,13 @@ std::int64_t row_extent(std::int64_t columns, RowAccess access) {
 inline bool has_clusters(Stream stream) { return attribute(cudaDevAttrComputeCapabilityMajor, stream.device) >= 9; }
 
 struct RowLimits {
-  unsigned max_threads;       ///< of a block
-  unsigned min_lanes = 1;     ///< of a row, where it is shared by lanes of a warp
+  unsigned max_threads;       ///< threads of a block
+  unsigned min_lanes = 1;     ///< threads of a row that is shared by lanes of a warp
   unsigned shared_block = 0;  ///< threads of a block that several rows share
-  unsigned max_sharing = 32;  ///< the most threads of a row that shares its block
+  unsigned max_sharing = 32;  ///< maximal number of threads of a row that shares its block
 };
 
-/// The partition of rows of which each needs `needed` threads; nothing where even a cluster cannot hold a row.
+/// Partition of rows each of which needs `needed` threads; none if even a cluster cannot hold a row.
 inline std::optional<RowPartition> partition_rows(std::int64_t needed, const RowLimits& limits, Stream stream) {
   const std::int64_t max_threads = limits.max_threads;
   RowPartition partition;
@@ -53,7 +53,7 @@ inline std::optional<RowPartition> partition_rows(std::int64_t needed, const Row
   return partition;
 }
 
-/// Launches kernel(partition, arguments...) with a cluster, or a block, for each of its `clusters`.
+/// Launches kernel(partition, arguments...) with `clusters` clusters, or blocks.
 template <class... Parameters, class... Arguments>
 void launch_rows(void (*kernel)(RowPartition, Parameters...), const RowPartition& partition, std::int64_t clusters, std::size_t shared,
                  Stream stream, Arguments&&... arguments) {
@@ -65,7 +65,7 @@ void launch_rows(void (*kernel)(RowPartition, Parameters...), const RowPartition
   launch(kernel, config, partition, std::forward<Arguments>(arguments)...);
 }
 
-/// Clusters, or blocks, of such a launch that run at once.
+/// Number of clusters, or blocks, of such a launch that run at once.
 inline unsigned clusters_at_once(const void* kernel, const RowPartition& partition, std::size_t shared, Stream stream) {
   return std::max(clusters_at_once(kernel, partition.cluster, partition.block(), shared, stream), 1u);
 }

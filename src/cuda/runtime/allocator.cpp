@@ -15,12 +15,12 @@
 #include "cuda/runtime/stream.h"
 #include "tensor/ceil_div.h"
 
-// cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and a block that a tensor gives back is kept
-// for the next one. A block is split where a request leaves enough of it, and joined with its free neighbours when it comes back, so
-// that sizes that change from step to step share the same segments.
+// cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and blocks that tensors free are cached. A block is split if
+// a request leaves enough of it, and merged with its free neighbours when it is freed, so that sizes that change from step to step share
+// the same segments.
 //
-// Note [Stream order]: a free block may still be in use by kernels queued on its stream. It is handed out again on that stream
-// only, where new work queues behind the old. Memory that is used on a second stream must outlive that use.
+// Note [Stream order]: a free block may still be in use by kernels queued on its stream. It is reused only on that stream, where new work
+// is queued after the old. Memory that is used on a second stream must outlive that use.
 namespace tern::gpu {
 
 namespace {
@@ -29,10 +29,10 @@ using backend::MemoryAction, backend::MemoryObserver, backend::MemoryStatistics;
 
 constexpr std::size_t KiB = std::size_t(1) << 10, MiB = KiB << 10;
 
-/// Small requests share small segments, and so do not cut up the large ones.
+/// Small requests share small segments, so that they do not fragment the large ones.
 constexpr std::size_t small_limit = MiB, small_segment = 2 * MiB, medium_limit = 10 * MiB, medium_segment = 20 * MiB;
 
-/// The part of a segment that a request takes.
+/// Bytes of a segment that a request takes.
 std::size_t block_size_for(std::size_t bytes) { return round_up(bytes, std::size_t(512)); }
 std::size_t segment_size_for(std::size_t size) {
   return size <= small_limit ? small_segment : size < medium_limit ? medium_segment : round_up(size, 2 * MiB);
@@ -41,7 +41,7 @@ std::size_t segment_size_for(std::size_t size) {
 using Key = std::pair<int, void*>;  // device, stream
 Key key_of(Stream stream) { return {stream.device.index, stream.handle}; }
 
-/// A part of a segment; its neighbours there are linked.
+/// Part of a segment; adjacent blocks are linked.
 struct Block {
   std::byte* data = nullptr;
   std::size_t size = 0;
@@ -140,7 +140,7 @@ class CachingAllocator {
     return block->is_small ? pool.small : pool.large;
   }
 
-  /// The smallest free block that fits, taken out of its pool.
+  /// Removes the smallest free block that fits from its pool.
   Block* take(std::size_t size, Stream stream) {
     Pool& pool = pools_[key_of(stream)];
     FreeBlocks& blocks = size <= small_limit ? pool.small : pool.large;
@@ -162,7 +162,7 @@ class CachingAllocator {
     free_blocks(other).insert(other);
   }
 
-  /// A block that is in no pool takes in its right neighbour, which may be in one; then it is in none.
+  /// Merges a block that is in no pool with its right neighbour, which may be in one; afterwards it is in none.
   void absorb_next(Block* block) noexcept {
     Block* const next = block->next;
     free_blocks(block).erase(block);
@@ -180,7 +180,7 @@ class CachingAllocator {
     if (!malloc(&data, segment)) {
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
       release(stream.device.index);
-      // The request alone, where a whole segment is too much.
+      // If a whole segment is too much, only the request.
       if (!malloc(&data, segment) && !malloc(&data, segment = size)) fail_out_of_memory(bytes, stream);
     }
     statistics_[stream.device.index].reserved += segment;
@@ -188,7 +188,7 @@ class CachingAllocator {
     return new Block{static_cast<std::byte*>(data), segment, key_of(stream), size <= small_limit};
   }
 
-  /// Gives the device's free segments back. The device must be idle and current.
+  /// Returns the device's free segments. The device must be idle and current.
   void release(int device) {
     for (auto& [key, pool] : pools_) {
       if (key.first != device || held_.contains(key)) continue;
@@ -208,11 +208,11 @@ class CachingAllocator {
     }
   }
 
-  /// False where memory is short.
+  /// Returns false if memory is short.
   static bool malloc(void** data, std::size_t size) {
     const cudaError_t code = cudaMalloc(data, size);
     if (code == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // an error that is dealt with must not meet the next check
+      cudaGetLastError();  // clears the error, which is handled here and must not reach the next check
       return false;
     }
     check(code, "cudaMalloc");
@@ -244,7 +244,7 @@ class CachingAllocator {
     observer_->on_memory({action, {device, key.second}, data, size, requested, free});
   }
 
-  /// Every segment of a device, and then its live blocks.
+  /// Reports every segment of a device, and then its live blocks.
   void tell_all(int device) {
     const auto tell_segment = [&](const Block* block) {
       if (block->device() != device || block->previous) return;
@@ -268,7 +268,7 @@ class CachingAllocator {
   std::map<int, MemoryStatistics> statistics_;  ///< of each device
 };
 
-/// Never destroyed: tensors of static duration give memory back after main, when calls of the runtime are unsafe.
+/// Never destroyed: tensors of static duration free memory after main, when calls of the runtime are unsafe.
 CachingAllocator& allocator() {
   static auto& instance = *new CachingAllocator;
   return instance;
@@ -285,7 +285,7 @@ unsigned* completion_counters(Stream stream, std::size_t count) {
     std::size_t count = 0;
   };
   static std::mutex mutex;
-  static auto& all = *new std::map<std::pair<int, void*>, Counters>;  // never freed: recorded graphs have the addresses
+  static auto& all = *new std::map<std::pair<int, void*>, Counters>;  // never freed: captured graphs contain the addresses
   const std::lock_guard lock(mutex);
   Counters& counters = all[{stream.device.index, stream.handle}];
   if (counters.count >= count) return counters.data;
@@ -293,7 +293,7 @@ unsigned* completion_counters(Stream stream, std::size_t count) {
   const std::size_t wanted = std::max<std::size_t>(2 * count, 1024);
   void* data = nullptr;
   check(cudaMalloc(&data, wanted * sizeof(unsigned)), "completion counters");
-  const OwnedStream separate(stream.device);  // the stream itself may be recording
+  const OwnedStream separate(stream.device);  // the stream itself may be capturing
   check(cudaMemsetAsync(data, 0, wanted * sizeof(unsigned), handle(separate.get())), "completion counters");
   check(cudaStreamSynchronize(handle(separate.get())), "completion counters");
   counters = {static_cast<unsigned*>(data), wanted};

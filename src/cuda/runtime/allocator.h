@@ -4,8 +4,8 @@
 
 namespace tern::gpu {
 
-/// Workspace of a call, such as partial results or sorted keys. It goes back to the stream's cache on return, while the kernels that use it
-/// may still be queued: later users are queued behind them (Note [Stream order]).
+/// Workspace of a call, such as partial results or sorted keys. It is freed to the stream's cache on return, while the kernels that use it
+/// may still be queued: later users are queued after them (Note [Stream order]).
 class Workspace {
  public:
   Workspace(std::size_t bytes, Stream stream)
@@ -25,12 +25,12 @@ class Workspace {
   void* data_;
 };
 
-/// At least `count` completion counters (Note [Last block]) for kernels queued on the stream, all zero. Safe while a graph is recorded.
+/// At least `count` completion counters (Note [Last block]) for kernels queued on the stream, all zero. May be called during graph capture.
 unsigned* completion_counters(Stream stream, std::size_t count);
 
-/// Waits for the devices and gives them all cached memory back, except what is held.
+/// Waits for the devices and frees all of their cached memory, except what is held.
 void release_cached_memory();
-/// While held, a stream's cached memory stays cached: a graph that was recorded on the stream works in it.
+/// While held, a stream's cached memory stays cached: a graph that was captured on the stream uses it.
 void hold_cached_memory(Stream stream, bool is_held);
 
 }  // namespace tern::gpu

@@ -11,8 +11,8 @@
 namespace tern::gpu {
 
 void fail_call(cudaError_t code, const char* what) {
-  cudaGetLastError();  // reported here: the next check must not meet it again
-  // The call may have failed for the reason that is known already.
+  cudaGetLastError();  // clears the error, which is reported here and must not reach the next check
+  // The call may have failed for the reason that was reported earlier.
   int index = 0;
   if (cudaGetDevice(&index) == cudaSuccess) backend::throw_if_failed(cuda(index));
   fail("cuda", std::string(what) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")");
@@ -29,14 +29,14 @@ int device_count(Cuda) {
   static const int count = [] {
     int found = 0;
     if (cudaGetDeviceCount(&found) == cudaSuccess) return found;
-    cudaGetLastError();  // no driver or no device: there is the CPU alone
+    cudaGetLastError();  // no driver or no device: only the CPU
     return 0;
   }();
   return count;
 }
 
 // From pageable memory the runtime stages the bytes before it returns, so the source may be reused at once, and the host does not wait for
-// the stream's earlier work.
+// earlier work of the stream.
 void copy_from_host(Cuda, void* destination, const void* source, std::size_t bytes, Stream stream) {
   if (bytes == 0) return;
   gpu::use(stream);
@@ -65,7 +65,7 @@ void synchronize(Cuda, Stream stream) {
   throw_if_failed(stream.device);
 }
 
-/// Enables peer access from one device to another, once for each pair. Where a pair has none, the runtime copies through the host.
+/// Enables peer access from one device to another, once for each pair. For a pair without it, the runtime copies through the host.
 static void enable_peer_access(Device device, Device peer) {
   static std::mutex mutex;
   static std::set<std::pair<int, int>> done;
@@ -84,7 +84,7 @@ void copy_between(Cuda, void* destination, Stream destination_stream, const void
   const Device from = source_stream.device, to = destination_stream.device;
   enable_peer_access(from, to);
   enable_peer_access(to, from);
-  // The destination's memory may be in use by work queued before; what is queued on its stream later reads the copy.
+  // The destination may be in use by work queued before; work queued later on its stream reads the copy.
   wait_stream(source_stream, destination_stream);
   gpu::use(source_stream);
   check(cudaMemcpyPeerAsync(destination, to.index, source, from.index, bytes, handle(source_stream)), "copy between devices");

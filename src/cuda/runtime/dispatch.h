@@ -5,17 +5,17 @@
 #include "tensor/dtype.h"
 #include "tensor/view.h"
 
-// Dispatch on the host: from a dtype to a kernel's type of elements, and alignment. (tensor/dispatch.h has all C++ types.)
+// Host-side dispatch: from a dtype to a kernel's element type, and alignment checks. (tensor/dispatch.h has all C++ types.)
 namespace tern::gpu {
 
-/// Calls f with the type of a dtype of 16 bits.
+/// Calls f with the type of a 16-bit dtype.
 template <class F>
 decltype(auto) dispatch_halves(DType dtype, F&& f) {
   return dtype == DType::f16 ? f.template operator()<f16>() : f.template operator()<bf16>();
 }
 
-/// Calls f with the element type of f32, f16 or bf16, all computed in float32. False for another dtype, for which f is not called; else f's
-/// result, or true where it has none.
+/// Calls f with the element type of f32, f16 or bf16, all computed in float32. Returns false for another dtype, for which f is not called,
+/// else f's result, or true if it returns nothing.
 template <class F>
 bool dispatch_short_floats(DType dtype, F&& f) {
   const auto call = [&]<class T>() {
@@ -31,7 +31,7 @@ bool dispatch_short_floats(DType dtype, F&& f) {
   }
 }
 
-/// As dispatch_short_floats, for f64 as well, by the tag of its kernels, which need not be the fastest.
+/// As dispatch_short_floats, and f64 through the tag of its kernels, which need not be the fastest.
 template <class F>
 bool dispatch_elements(DType dtype, F&& f) {
   if (dtype != DType::f64) return dispatch_short_floats(dtype, f);
@@ -39,7 +39,7 @@ bool dispatch_elements(DType dtype, F&& f) {
   return true;
 }
 
-/// The bits of a number in the dtype, in the low bytes.
+/// Bits of a number in the dtype, in the low bytes.
 inline std::uint64_t bits_of(double number, DType dtype) {
   switch (dtype) {
     case DType::f32: return std::bit_cast<std::uint32_t>(static_cast<float>(number));
@@ -53,10 +53,10 @@ inline std::uint64_t bits_of(double number, DType dtype) {
   }
 }
 
-/// True where a vector of `bytes` may be read at the address.
+/// True if a vector of `bytes` may be read at the address.
 inline bool is_aligned(const void* data, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 
-/// Whether all rows, along the last dimension, begin at multiples of so many bytes.
+/// True if all rows, along the last dimension, begin at multiples of `bytes` bytes.
 inline bool rows_are_aligned(const View& x, std::int64_t bytes) {
   const auto size = static_cast<std::int64_t>(size_of(x.dtype));
   if (!is_aligned(x.data, static_cast<std::size_t>(bytes))) return false;
@@ -65,7 +65,7 @@ inline bool rows_are_aligned(const View& x, std::int64_t bytes) {
   return true;
 }
 
-/// Whether all rows, whose elements are contiguous, are whole vectors of 16 bytes.
+/// True if all rows, whose elements are contiguous, are whole vectors of 16 bytes.
 inline bool has_vec16_rows(const View& x) {
   return rows_are_aligned(x, 16) && x.shape.back() * static_cast<std::int64_t>(size_of(x.dtype)) % 16 == 0;
 }

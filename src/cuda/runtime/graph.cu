@@ -9,8 +9,8 @@ namespace tern::gpu {
 
 namespace {
 
-/// The inputs of a recorded graph at a launch: their addresses, and where the graph reads them. One kernel copies all: separate copies
-/// before the graph take 20 us each on an H200, which switches to its copy engine and back for each.
+/// Inputs of a captured graph at a launch: their addresses, and where the graph reads them. One kernel copies all: separate copies before
+/// the graph take 20 us each on an H200, which switches to its copy engine and back for each.
 struct InputCopies {
   static constexpr int max_copies = 32;
   struct Copy {
@@ -26,7 +26,7 @@ struct InputCopies {
   bool empty() const { return count == 0 && !rng_offset_address; }
 };
 
-/// A row of blocks for each input.
+/// One row of blocks for each input.
 __global__ void __launch_bounds__(block_size) copy_all_inputs(__grid_constant__ const InputCopies copies) {
   if (copies.rng_offset_address && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *copies.rng_offset_address = copies.rng_offset;
   if (copies.count == 0) return;
@@ -47,10 +47,10 @@ dim3 grid_for(const InputCopies& copies) {
               static_cast<unsigned>(std::max(copies.count, 1)));
 }
 
-/// Queues the kernel that does these copies.
+/// Queues the kernel that copies the inputs.
 void copy_inputs(const InputCopies& copies, Stream stream) { launch(copy_all_inputs, grid_for(copies), block_size, 0, stream, copies); }
 
-/// That kernel's node in a recorded graph, which may have other nodes that wait for none, as NCCL's.
+/// Node of that kernel in a captured graph, which may have other root nodes, such as NCCL's.
 cudaGraphNode_t input_node(cudaGraph_t graph) {
   std::size_t count = 0;
   check(cudaGraphGetRootNodes(graph, nullptr, &count), "cudaGraphGetRootNodes");
@@ -61,13 +61,13 @@ cudaGraphNode_t input_node(cudaGraph_t graph) {
     check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
     if (type != cudaGraphNodeTypeKernel) continue;
     cudaKernelNodeParams parameters{};
-    if (cudaGraphKernelNodeGetParams(node, &parameters) != cudaSuccess) cudaGetLastError();  // a kernel that another library loaded
+    if (cudaGraphKernelNodeGetParams(node, &parameters) != cudaSuccess) cudaGetLastError();  // a kernel that belongs to another library
     else if (parameters.func == reinterpret_cast<void*>(copy_all_inputs)) return node;
   }
   fail("cuda", "expected a graph that begins with the copies of its inputs");
 }
 
-/// Gives these copies to the node of an executable graph that copy_inputs was recorded as.
+/// Sets the inputs of the node in an executable graph that copy_inputs was captured as.
 void set_inputs(cudaGraphExec_t executable, cudaGraphNode_t node, const InputCopies& copies) {
   void* arguments[] = {const_cast<InputCopies*>(&copies)};
   cudaKernelNodeParams parameters{};
@@ -84,8 +84,8 @@ class RecordedGraph final : public backend::Graph {
     try {
       if (!inputs.empty()) input_node_ = input_node(graph);
       check(cudaGraphGetNodes(graph, nullptr, &nodes_), "cudaGraphGetNodes");
-      // With the priority of the stream that each kernel was recorded on, and not with that of the stream which the graph is launched on:
-      // kernels of a collective go before those that compute.
+      // With the priority of the stream that each kernel was captured on, not that of the stream that launches the graph: kernels of a
+      // collective precede those that compute.
       check(cudaGraphInstantiate(&executable_, graph, cudaGraphInstantiateFlagUseNodePriority), "cudaGraphInstantiate");
     } catch (...) {
       cudaGraphDestroy(graph);
@@ -113,7 +113,7 @@ class RecordedGraph final : public backend::Graph {
 
  private:
   Stream stream_;
-  cudaGraph_t graph_;  ///< kept, as its nodes name those of the executable one
+  cudaGraph_t graph_;  ///< kept, because its nodes identify those of the executable graph
   cudaGraphExec_t executable_ = nullptr;
   cudaGraphNode_t input_node_ = nullptr;
   InputCopies inputs_;
@@ -139,7 +139,7 @@ class OwnedGraphStream final : public backend::GraphStream {
     InputCopies copies;
     copies.rng_offset_address = rng_offset;
     for (const Input& input : inputs) copies.all[copies.count++] = {input.data, input.data, input.bytes};
-    // Relaxed: a first use of a library may take memory, which is no part of the recorded work.
+    // Relaxed: the first use of a library may allocate memory, which is not part of the captured work.
     check(cudaStreamBeginCapture(handle(get()), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
     cudaGraph_t graph = nullptr;
     try {

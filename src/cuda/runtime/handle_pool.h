@@ -6,13 +6,13 @@
 
 namespace tern::gpu {
 
-/// Handles of a library, of one kind in a program. A handle serves one thread at a time, and its workspace one stream: so each thread has
-/// a handle for each stream. A thread that ends leaves its handles to the next one; none is ever destroyed, since at process exit that
-/// would be a call into a runtime that may be gone.
+/// Pool of a library's handles; one pool per type of handle. A handle serves one thread at a time, and its workspace one stream: so each
+/// thread has one handle per stream. When a thread ends, its handles are left to the next thread; none is ever destroyed, since at process
+/// exit that would call a runtime that may be gone.
 template <class Handle>
 class HandlePool {
  public:
-  /// This thread's handle for the stream, whose device is made current. `create` takes the stream and makes a handle where there is none.
+  /// This thread's handle for the stream, whose device is made current. `create` takes the stream and creates a handle if there is none.
   template <class Create>
   static Handle handle_for(Stream stream, Create create) {
     thread_local ThreadHandles handles;

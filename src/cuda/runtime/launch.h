@@ -9,7 +9,7 @@
 
 namespace tern::gpu {
 
-/// Throws Error, `[cuda] what: the runtime's words`.
+/// Throws Error, `[cuda] what: the runtime's message`.
 [[noreturn]] void fail_call(cudaError_t code, const char* what);
 inline void check(cudaError_t code, const char* what) {
   if (code != cudaSuccess) [[unlikely]]
@@ -24,11 +24,11 @@ inline int attribute(cudaDeviceAttr which, Device device) {
   return value;
 }
 
-/// Makes the stream's device the current one of this thread, as every call of the runtime needs.
+/// Makes the stream's device current in this thread, as every call of the runtime requires.
 inline void use(Stream stream) { check(cudaSetDevice(stream.device.index), "cudaSetDevice"); }
 
-/// Raises a kernel's limit of dynamic shared memory to `bytes`. That is needed above 48 KB less the kernel's static arrays; below 40 KB it
-/// is not done, as it would lower the limit of later launches.
+/// Raises a kernel's limit of dynamic shared memory to `bytes`. Needed above 48 KB minus the kernel's static arrays; skipped below 40 KB,
+/// where it would lower the limit of later launches.
 inline void allow_shared(const void* kernel, std::size_t bytes) {
   if (constexpr std::size_t without_asking = 40 << 10; bytes > without_asking)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
@@ -39,15 +39,15 @@ struct LaunchConfig {
   dim3 grid, block;
   std::size_t shared = 0;  ///< bytes of dynamic shared memory
   Stream stream;
-  /// Blocks of a thread block cluster, a power of two up to 8; they reach each other's shared memory. More than one needs compute
+  /// Blocks of a thread block cluster, a power of two up to 8, which access each other's shared memory. More than one needs compute
   /// capability 9.
   unsigned cluster = 1;
-  /// Programmatic dependent launch: the kernel may start while the one before it ends, and calls grid_dependency_wait before it reads
-  /// what that wrote. Before compute capability 9 it starts as any other.
+  /// Programmatic dependent launch: the kernel may start before the previous one ends, and calls grid_dependency_wait before it reads what
+  /// that wrote. Ignored before compute capability 9.
   bool overlaps_previous = false;
 };
 
-/// The one place where kernels start. Arguments are converted to the kernel's parameter types.
+/// The only function that launches kernels. Arguments are converted to the kernel's parameter types.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& config, Arguments&&... arguments) {
   use(config.stream);
@@ -74,10 +74,10 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
   launch(kernel, LaunchConfig{.grid = grid, .block = block, .shared = shared, .stream = stream}, std::forward<Arguments>(arguments)...);
 }
 
-/// Threads of a block where nothing asks for another number.
+/// Default number of threads in a block.
 inline constexpr int block_size = 256;
 
-/// ceil_div as a grid's first dimension.
+/// Number of blocks for `count` elements, as a grid's first dimension.
 inline unsigned blocks_for(std::int64_t count, std::int64_t size = block_size) {
   const std::int64_t blocks = ceil_div(count, size);
   if (blocks > 0x7fffffff) fail("cuda", "expected work for at most 2^31 - 1 blocks");

@@ -4,7 +4,7 @@
 // Layouts: shapes and strides, simplified to the dimensions that a kernel iterates over.
 namespace tern::gpu {
 
-/// Iteration over n operands at once: the dimensions, innermost first, with every operand's strides in elements.
+/// Iteration over n operands at once: the dimensions, innermost first, with the strides of every operand in elements.
 template <int n>
 struct Layout {
   int dims = 0;
@@ -17,7 +17,7 @@ struct Layout {
     return count;
   }
 
-  /// As a kernel takes it.
+  /// Converts to the form that a kernel takes.
   operator Indexer<n>() const {
     Indexer<n> indexer;
     indexer.dims = dims;
@@ -28,16 +28,15 @@ struct Layout {
     return indexer;
   }
 
-  /// Adds a dimension outside the others.
+  /// Adds a dimension outside of the others.
   void push(std::int64_t size, const std::int64_t (&steps)[n]) {
     sizes[dims] = size;
     for (int i = 0; i < n; ++i) strides[i][dims] = steps[i];
     ++dims;
   }
 
-  /// Puts the dimensions in the order of the first operand's strides, so that neighbouring threads touch its
-  /// neighbouring elements, drops those of size 1 and merges those that all operands walk through as if they were one.
-  /// At least one dimension remains.
+  /// Sorts the dimensions by the first operand's strides, so that adjacent threads access its adjacent elements, removes those of size 1
+  /// and merges those that all operands step through evenly. At least one dimension remains.
   void simplify() {
     Layout sorted;
     for (int d = 0; d < dims; ++d) {
@@ -67,7 +66,7 @@ struct Layout {
   }
 };
 
-/// The layout of operands of one shape.
+/// Layout of operands of one shape.
 template <int n, class Dims>
 Layout<n> layout_of(const Dims& shape, const Dims (&strides)[n]) {
   Layout<n> layout;
@@ -79,8 +78,8 @@ Layout<n> layout_of(const Dims& shape, const Dims (&strides)[n]) {
   return layout;
 }
 
-/// Splits an iteration into pieces of at most 2^30 steps, so that kernels count in 32 bits; f takes a piece and each
-/// operand's offset to its first element.
+/// Splits an iteration into pieces of at most 2^30 steps, so that kernels count in 32 bits; calls f with a piece and each operand's offset
+/// to its first element.
 template <int n, class F>
 void for_pieces(const Layout<n>& layout, F&& f, const std::int64_t* offsets = nullptr) {
   constexpr std::int64_t start[n] = {};

@@ -7,8 +7,9 @@
 
 namespace tern::gpu {
 
-/// Thread block clusters of a kernel that run at the same time on the stream's device, of `cluster` blocks each; or blocks, where `cluster`
-/// is 1. Clusters lie within parts of the chip that need not be multiples of them. Asked once for each kernel, shape and device.
+/// Number of thread block clusters, of `cluster` blocks each, that a kernel can run at the same time on the stream's device; number of
+/// blocks if `cluster` is 1. Clusters are confined to parts of the chip (GPCs), whose multiprocessors need not be a multiple of the cluster
+/// size. Queried once for each kernel, shape and device.
 inline unsigned clusters_at_once(const void* kernel, unsigned cluster, unsigned block, std::size_t shared, Stream stream) {
   using Shape = std::tuple<const void*, int, unsigned, unsigned, std::size_t>;
   static std::mutex mutex;

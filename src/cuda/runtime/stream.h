@@ -3,10 +3,10 @@
 
 namespace tern::gpu {
 
-/// Stream priority: blocks of a high one come first where kernels of several streams wait for room.
+/// Stream priority: blocks of a high-priority stream are scheduled first when kernels of several streams wait for resources.
 enum class Priority : bool { normal, high };
 
-/// A stream of its own, which does not wait for the default stream. Its memory pool stays when it goes.
+/// Separate stream, which does not wait for the default stream. Its memory pool outlives it.
 class OwnedStream {
  public:
   explicit OwnedStream(Device device, Priority priority = Priority::normal) {

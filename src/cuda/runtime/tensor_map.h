@@ -9,21 +9,21 @@
 
 namespace tern::gpu {
 
-/// Whether TMA can read lines that begin at the address and at multiples of the leading dimension after it: multiples of 16 bytes.
+/// True if TMA can read lines at this address and leading dimension: both are multiples of 16 bytes.
 inline bool has_tensor_map(const void* data, DType dtype, std::int64_t leading_dimension) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && leading_dimension * static_cast<std::int64_t>(size_of(dtype)) % 16 == 0;
 }
 
-/// A tensor of `rank` dimensions for TMA, the innermost first and contiguous; the others' strides, in elements, are multiples of 16 bytes.
+/// Tensor of `rank` dimensions for TMA, the innermost first and contiguous; the other strides, in elements, are multiples of 16 bytes.
 struct TmaTensor {
   const void* data;
   DType dtype;
   int rank;
   std::int64_t sizes[5], strides[5];  ///< strides[0] is 1
-  int steps[5] = {1, 1, 1, 1, 1};     ///< every so-many-th element of a dimension is in a box, 8 at most; steps[0] is 1
+  int steps[5] = {1, 1, 1, 1, 1};     ///< traversal strides: a box takes every steps[i]-th element, at most 8; steps[0] is 1
 };
-/// The tensor map by which TMA loads boxes of the tensor, of so many elements each way; box[i] steps[i] is at most 256. A line of a box has
-/// 128 bytes, and is swizzled as wgmma reads it. Throws Error where the driver refuses.
+/// Tensor map for TMA loads of boxes of box[i] elements in dimension i; box[i] steps[i] is at most 256. A line of a box has 128 bytes, with
+/// the 128-byte swizzle that wgmma reads. Throws Error if the driver refuses it.
 inline CUtensorMap tensor_map(const TmaTensor& tensor, const int* box) {
   static const auto encode = [] {
     void* function = nullptr;
@@ -43,7 +43,7 @@ inline CUtensorMap tensor_map(const TmaTensor& tensor, const int* box) {
     sizes[i] = static_cast<cuuint64_t>(tensor.sizes[i]);
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(tensor.strides[i]) * size_of(tensor.dtype);
     element_strides[i] = static_cast<cuuint32_t>(tensor.steps[i]);
-    box_sizes[i] = static_cast<cuuint32_t>(box[i]) * element_strides[i];  // the box as it lies in the tensor
+    box_sizes[i] = static_cast<cuuint32_t>(box[i]) * element_strides[i];  // extent of the box in the tensor
   }
   const CUresult result = encode(&map, type, static_cast<cuuint32_t>(tensor.rank), const_cast<void*>(tensor.data), sizes, strides,
                                  box_sizes, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -52,7 +52,7 @@ inline CUtensorMap tensor_map(const TmaTensor& tensor, const int* box) {
   return map;
 }
 
-/// Likewise of a matrix: `outer` lines of `inner` contiguous elements, from line to line `leading_dimension` of them.
+/// Matrix for TMA: `outer` lines of `inner` contiguous elements, `leading_dimension` elements apart.
 struct TmaMatrix {
   const void* data;
   DType dtype;
@@ -63,8 +63,8 @@ inline CUtensorMap tensor_map(const TmaMatrix& matrix, int box_inner, int box_ou
   return tensor_map(TmaTensor{matrix.data, matrix.dtype, 2, {matrix.inner, matrix.outer}, {1, matrix.leading_dimension}}, box);
 }
 
-/// Whether the device runs a wgmma kernel of ours: it has compute capability 9, and the program was built for sm_90a, without which the
-/// kernel has no body and no static shared memory.
+/// True if the device can run our wgmma kernel: it has compute capability 9, and the program was built for sm_90a, without which the kernel
+/// has no body and no static shared memory.
 template <class... Parameters>
 bool runs_wgmma_kernel(void (*kernel)(Parameters...), Device device) {
   if (attribute(cudaDevAttrComputeCapabilityMajor, device) != 9) return false;

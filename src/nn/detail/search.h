@@ -3,24 +3,23 @@
 
 namespace tern::nn::detail {
 
-/// Hypotheses on the device, one a row.
+/// Hypotheses on the device, one for each row.
 struct Rows {
   Tensor tokens;                     ///< (R, T), i64
-  Tensor counts;                     ///< (R), i64: how many of them count, eos included
-  Tensor has_eos;                    ///< (R), bool: the last one that counts is eos
-  Tensor log_p;                      ///< (R), f32; -inf: there is no hypothesis
-  std::vector<std::size_t> origins;  ///< (R): the row of `generate` that each belongs to
+  Tensor counts;                     ///< (R), i64: number of valid tokens, eos included
+  Tensor has_eos;                    ///< (R), bool: the last valid token is eos
+  Tensor log_p;                      ///< (R), f32; -inf: no hypothesis
+  std::vector<std::size_t> origins;  ///< (R): row of `generate` that each belongs to
 };
 
-/// Reads the hypotheses and adds each to its row's.
+/// Copies the hypotheses to the host and adds each to the result of its row.
 void collect(const Rows& rows, double length_penalty, std::vector<std::vector<Hypothesis>>& result);
 
-/// Batch compaction: the number of rows that go on, of `rows` of which some are active. Fewer where a copy of the caches costs less than
-/// the finished rows' steps; on a GPU, where each shape of a product is planned at its first use, half of `rows`, a quarter, and so on.
+/// Batch compaction: number of rows to continue with, of `rows` of which `active` are active. Fewer if a copy of the caches costs less than
+/// the steps of finished rows; on a GPU, where each shape of a product is planned at its first use, half of `rows`, a quarter, and so on.
 std::int64_t rows_to_keep(std::int64_t active, std::int64_t rows, Device device);
 
-/// The indices of the values of is_kept (R), bool, that are true, and of the others; some of these are kept too where fewer than `least`
-/// are.
+/// Indices of the true values of is_kept (R), bool, and of the others; some of the others are kept too if fewer than `least` are true.
 struct Places {
   std::vector<std::int64_t> kept, dropped;
 };
@@ -28,7 +27,7 @@ Places places_of(const Tensor& is_kept, std::int64_t least = 0);
 Tensor indices(const std::vector<std::int64_t>& places, Device device);
 std::vector<std::size_t> picked(const std::vector<std::size_t>& values, const std::vector<std::int64_t>& places);
 
-/// Throws Error that names the first row that has no number to go on with, of is_number (R) and the rows' origins.
+/// Throws Error that names the first row whose logits are invalid, from is_number (R) and the rows' origins.
 [[noreturn]] void fail_without_number(const Tensor& is_number, const std::vector<std::size_t>& origins, std::int64_t step);
 
 /// Greedy decoding and sampling: one hypothesis at a time.

@@ -9,15 +9,15 @@ namespace tern::kernels {
 
 using namespace loops;
 
-// Softmax over rows that stay in the cache: a row comes from memory once, becomes scores, exponentials and their sum in a buffer of its
-// thread, and is scaled on its way out. A row sees the columns before a limit, so the others are neither read nor computed.
+// Row softmax that stays in the cache: a row is read from memory once, becomes scores, exponentials and their sum in a buffer of its
+// thread, and is scaled as it is written. A row sees only the columns before a limit; the others are neither read nor computed.
 
 namespace {
 
 template <class C>
 constexpr C infinity = std::numeric_limits<C>::infinity();
 
-/// The first n elements of a row with their padding; -inf in hidden columns, and past the end up to a whole vector. x may be scores.
+/// The first n elements of a row plus their padding; -inf in hidden columns, and past the end up to a whole vector. x may be scores.
 template <class C>
 void make_scores(const C* x, const C* padding, std::int64_t n, C* scores) {
   const std::int64_t whole = n / lanes<C> * lanes<C>;
@@ -32,7 +32,7 @@ void make_scores(const C* x, const C* padding, std::int64_t n, C* scores) {
 #pragma omp simd
     for (std::int64_t i = 0; i < whole; ++i) scores[i] = x[i];
   }
-  // The last vector is written at once: read back after several narrow stores, it would wait for the cache.
+  // The last vector is written as a whole: if it were read after several narrow stores, the load would wait for them (no store forwarding).
   if (whole == n) return;
   if (padding) {
 #pragma omp simd
@@ -43,7 +43,7 @@ void make_scores(const C* x, const C* padding, std::int64_t n, C* scores) {
   }
 }
 
-/// Turns n scores into exp(score - shift), and returns their sum.
+/// Replaces n scores by exp(score - shift), and returns the sum of those.
 template <class C>
 double exponentials(C* scores, std::int64_t n, C shift) {
   double total = 0;
@@ -57,14 +57,14 @@ double exponentials(C* scores, std::int64_t n, C shift) {
   return total;
 }
 
-/// Several rows go from stage to stage together: the stages of a single short row would wait for each other.
+/// Rows that go through the stages together: the stages of a single short row would wait for each other.
 constexpr std::int64_t max_rows = 16;
 std::int64_t rows_in_group(std::int64_t width) { return std::clamp<std::int64_t>(2 * chunk / width, 1, max_rows); }
 
 template <class C>
 struct Row {
-  std::int64_t begin;  ///< of the columns that may be visible
-  std::int64_t limit;  ///< their number
+  std::int64_t begin;  ///< first column that may be visible
+  std::int64_t limit;  ///< number of columns that may be visible
   const C* padding;
   C* buffer;  ///< `limit` elements in whole vectors
   C top;
@@ -73,7 +73,7 @@ struct Row {
 
 template <class C>
 void normalize(Row<C>& row) {
-  // A fully masked row has no maximum; its exponentials are 0 whatever is subtracted.
+  // A fully masked row has no maximum; its exponentials are 0 regardless of the number that is subtracted.
   row.total = exponentials(row.buffer, whole_vectors<C>(row.limit), row.top == -infinity<C> ? C(0) : row.top);
 }
 
@@ -92,7 +92,8 @@ void write(const Row<C>& row, S* y, std::int64_t columns) {
   std::fill_n(y + row.limit, columns - row.begin - row.limit, S(C(0)));
 }
 
-/// Elements of two rows of bf16. In each lane is a word of each row, which is two elements, low and high: nothing moves between lanes.
+/// Elements of two rows of bf16. Each lane has one 32-bit word of each row, that is two elements, low and high, so no data moves between
+/// lanes.
 template <int Lane>
 struct Pairs {
   static constexpr int elements = 2 * Lane;
@@ -109,8 +110,8 @@ struct Pairs {
   }
 };
 
-/// Calls f(i, pairs, m) for the elements from i to i + m, in vectors and then in smaller ones. Of the last m is less than the pairs have,
-/// which end with zeros then.
+/// Calls f(i, pairs, m) for elements i to i + m - 1, in vectors and then in smaller ones. The last pairs may hold more elements than m;
+/// those are zeros.
 template <class F>
 [[gnu::always_inline]] inline void for_pairs(const bf16* y, const bf16* g, std::int64_t begin, std::int64_t end, F&& f) {
   using Large = Pairs<vector_bytes / 4>;
@@ -139,11 +140,11 @@ double dot(const bf16* y, const bf16* g, std::int64_t n) {
   return total;
 }
 
-/// dx = y (g - mean) of a row in which no number is NaN. It may be y or g.
+/// dx = y (g - mean) of a row in which no number is NaN; dx may be y or g.
 void write_grad(const bf16* y, const bf16* g, float mean, std::int64_t n, bf16* dx) {
   for_pairs(y, g, 0, n, [&](std::int64_t i, const auto& at, std::int64_t m) {
     using Words = typename std::decay_t<decltype(at)>::Words;
-    // To the nearest, and of two to the even one, as bf16's constructor.
+    // Round to nearest even, as bf16's constructor does.
     const auto rounded = [](const auto& value) {
       const auto bits = Words(value);
       return bits + 0x7fffu + (bits >> 16 & 1u);
@@ -159,7 +160,7 @@ void write_grad(const bf16* y, const bf16* g, float mean, std::int64_t n, bf16* 
   });
 }
 
-/// The gradient of up to max_rows rows; false, and nothing written, where a mean is not finite: only there may a number be NaN.
+/// Gradient of up to max_rows rows. Returns false, with nothing written, if a mean is not finite: only then can a number be NaN.
 bool differentiate_pairs(const bf16* y, const bf16* g, std::int64_t rows, std::int64_t columns, bf16* dx) {
   float means[max_rows];
   for (std::int64_t k = 0; k < rows; ++k) {
@@ -222,8 +223,8 @@ void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       struct GradRow {
         const C *y, *g;
-        C* buffer;  ///< of two rows, for those that cannot be used where they lie
-        C mean;     ///< of g, weighted with y
+        C* buffer;  ///< memory of two rows, for rows that cannot be used in place
+        C mean;     ///< mean of g, weighted by y
       } group[max_rows];
       for (std::int64_t first = begin; first < end; first += group_size) {
         const std::int64_t count = std::min(group_size, end - first);

@@ -4,31 +4,29 @@
 #include <cmath>
 
 #include "ops/cpu/loops.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 
-// Batch normalization on the CPU: a thread has whole channels, whose elements are B rows of L. They are read two or three times in a row,
-// the first time from memory and then from a cache, where a composition writes a tensor for each step on the way. The mean's sum is in
-// float64, as are those of rows; other sums along a row are in the elements' type. The mean is rounded to the elements' type; the rest of
-// it, of which near 1e5 there is 4e-3 in f32, is taken off where deviations are used.
+// Batch normalization on the CPU: a thread processes whole channels, whose elements are B rows of L. They are read two or three times in a
+// row, the first time from memory and then from a cache, where a composition would write a tensor in each step. The mean's sum is in
+// float64, as are the sums over rows; other sums along a row are in the elements' type. The mean is rounded to the elements' type; the
+// remainder (near 1e5 it is up to 4e-3 in f32) is subtracted where deviations are used.
 
 namespace {
 
-/// f.operator()<C>(channel, first, stride) for each channel: element l of row b lies at first + b stride + l.
+/// Calls f.operator()<C>(channel, first, stride) for each channel: element l of row b is at first + b stride + l.
 template <class F>
 void each_channel(const View& x, F f) {
-  const auto run = [&]<class C>() {
+  dispatch_f32_f64(x.dtype, "batch_norm", [&]<class C>() {
     const std::int64_t rows = x.shape[0], channels = x.shape[1], length = x.shape[2];
     loops::parallel_units(channels, rows * length, loops::stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t c = begin; c < end; ++c) f.template operator()<C>(c, c * length, channels * length);
     });
-  };
-  if (x.dtype == DType::f32) run.template operator()<float>();
-  else if (x.dtype == DType::f64) run.template operator()<double>();
-  else fail("batch_norm", "expected f32 or f64");
+  });
 }
 
-/// In float64: a mean that is off by a unit is 300 units of y off where all elements are equal, as eps alone is in the deviation then.
+/// In float64: where all elements are equal, the deviation is eps alone, and an error of one unit in the mean is 300 units in y.
 template <class C>
 double sum_row(const C* x, std::int64_t n) {
   double total = 0;
@@ -118,7 +116,7 @@ void batch_norm_grad(Cpu, const View& x, const View& gamma, const View& mean, co
     if (d_gamma.data) d_gamma.as<C>()[c] = C(along * inverse);
     if (d_beta.data) d_beta.as<C>()[c] = C(sum);
     if (!dx.data) return;
-    // scale (g - mean(g) - unit mean(g unit)) with unit = (x - mean - rest) inverse.
+    // dx = scale (g - mean(g) - unit mean(g unit)) with unit = (x - mean - rest) inverse.
     const double scale = gamma.data ? inverse * double(gamma.as<const C>()[c]) : inverse;
     const double of_x = -scale * inverse * inverse * along / count, shift = -scale * sum / count - of_x * rest;
     for (std::int64_t b = 0; b < rows; ++b)

@@ -9,7 +9,7 @@ using namespace loops::conv;
 
 namespace {
 
-/// Epilogue of n sums on their way to y, SiLU and conversion: `out` is where they are, y itself or a buffer.
+/// Epilogue of n sums, SiLU and conversion, on the way to y: `out` holds the sums, and is y itself or a buffer.
 template <class C, class S>
 void finish(C* out, bool silu, S* y, std::int64_t stride, std::int64_t n) {
   if (silu) {
@@ -74,7 +74,7 @@ void convolve_channels_first(const DepthwiseConv1dArguments& a) {
                    for (std::int64_t unit = begin; unit < end; ++unit) {
                      const std::int64_t first = unit % runs * chunk, c = unit / runs % channels, b = unit / runs / channels,
                                         last = std::min(first + chunk, positions);
-                     // Those that see zeros apart, so that the others' inputs are taken where they lie.
+                     // Positions that see padding are separate, so that the inputs of all others are read in place.
                      const std::int64_t from = std::clamp(a.left, first, last),
                                         to = std::clamp(a.u.shape[1] + a.left - taps + 1, from, last);
                      make(b, c, first, from);

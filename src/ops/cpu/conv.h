@@ -4,23 +4,23 @@
 #include "ops/cpu/loops.h"
 #include "ops/kernels/vector_math.h"
 
-// Tiles and taps, for the depthwise convolution and its gradient. Both work on a tile at a time, which stays in the cache. Where channels
-// are neighbours in memory, a tile is some positions of up to `tile_channels` channels and loops run along these, each with taps of its
-// own; else it is a run of positions of one channel, and loops run along them with the same taps. Elements outside a signal are zeros that
-// a pointer leads to, so no loop has a branch.
+// Tiles and taps of the depthwise convolution and its gradient. Both process one tile at a time, which stays in the cache. If channels are
+// adjacent in memory, a tile is some positions of up to `tile_channels` channels, and loops run along channels, each with its own taps.
+// Otherwise it is a range of positions of one channel, and loops run along positions with the same taps. Elements outside a signal are read
+// from a row of zeros, so no loop has a branch.
 namespace tern::loops::conv {
 
 inline constexpr std::int64_t tile_channels = 512, tile_positions = 16;
 
 inline bool is_channels_last(const View& u) { return u.strides[1] != 1 || (u.strides[2] == 1 && u.shape[2] > 1); }
 
-/// out[i] = bias[i] + sum over k of taps[k][i] rows[k][i] for n elements; for a run of one channel, of taps[k][0] and bias[0].
+/// out[i] = bias[i] + sum over k of taps[k][i] rows[k][i] for n elements; for a range of one channel, with taps[k][0] and bias[0].
 template <class C>
 struct Taps {
   const C* values;  ///< (K, pitch)
   std::int64_t pitch;
   const C* bias;
-  std::int64_t count;  ///< K
+  std::int64_t count;  ///< number of taps, K
 };
 template <class C>
 using Convolve = void (*)(const C* const* rows, const Taps<C>& taps, C* out, std::int64_t n);
@@ -40,7 +40,7 @@ void convolve(const C* const* rows, const Taps<C>& taps, C* out, std::int64_t n)
   }
 }
 
-/// For any number of taps: `out` comes from the first-level cache once a tap.
+/// The same for any number of taps: `out` is read from the L1 cache once for each tap.
 template <class C, bool along_channels>
 void convolve_any(const C* const* rows, const Taps<C>& taps, C* out, std::int64_t n) {
 #pragma omp simd
@@ -70,8 +70,8 @@ template <class C>
   else return 1 / (1 + std::exp(-z));
 }
 
-/// rows[r] = n elements, from channel c on, of position first + r of batch b, for r < count: where they lie, or in the buffer,
-/// `tile_channels` apart.
+/// rows[r] = n elements, from channel c on, of position first + r of batch b, for r < count: pointers into the signal, or into the buffer,
+/// where rows are `tile_channels` apart.
 template <class C, class S>
 void fetch_rows(const View& x, std::int64_t b, std::int64_t first, std::int64_t count, std::int64_t c, std::int64_t n, const C* zeros,
                 C* buffer, const C** rows) {
@@ -84,7 +84,7 @@ void fetch_rows(const View& x, std::int64_t b, std::int64_t first, std::int64_t 
   }
 }
 
-/// Positions first .. first + count of a channel: where they lie, or in the buffer.
+/// Positions first .. first + count - 1 of a channel: a pointer into the signal, or into the buffer.
 template <class C, class S>
 const C* fetch_run(const View& x, std::int64_t b, std::int64_t c, std::int64_t first, std::int64_t count, C* buffer) {
   const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, count), end = std::clamp(x.shape[1] - first, begin, count);
@@ -99,7 +99,8 @@ const C* fetch_run(const View& x, std::int64_t b, std::int64_t c, std::int64_t f
   return buffer;
 }
 
-/// Taps (D, K) and bias as C: each channel's taps side by side, or with `by_tap` each tap's channels, and reversed with `flipped`.
+/// Taps (D, K) and bias converted to C: for each channel its taps, or with `by_tap` for each tap its channels; taps reversed with
+/// `flipped`.
 template <class C>
 class Parameters {
  public:
@@ -114,7 +115,7 @@ class Parameters {
     }
   }
 
-  /// From channel c on, or of channel c alone.
+  /// The taps from channel c on, or those of channel c only.
   Taps<C> at(std::int64_t c) const {
     const C *const values = memory_.data(), *const shifts = values + channels_ * count_;
     if (by_tap_) return {values + c, channels_, shifts + c, count_};

@@ -7,14 +7,14 @@ namespace tern::kernels {
 using namespace loops;
 using namespace loops::conv;
 
-// Note [Steps of the gradient]: at step t the kernel writes du[t], which takes dz[t + left - K + 1 .. t + left], and adds what
-// dz[t + left] gives to dw and db, which takes u[t .. t + K - 1]. Steps run over every t for which one of the two exists. So u and g are
-// read once, but for the K - 1 positions before a tile: there dz is made a second time.
+// Note [Steps of the gradient]: step t of the kernel writes du[t], which needs dz[t + left - K + 1 .. t + left], and adds the contribution
+// of dz[t + left] to dw and db, which needs u[t .. t + K - 1]. Steps run over every t for which one of the two exists. So u and g are read
+// once, except for the K - 1 positions before a tile, where dz is computed a second time.
 
 namespace {
 
-/// The steps, cut into parts of a size that depends on the shape alone. Each part adds up dw and db in order, and the parts are added up in
-/// order at last, so that the sums do not depend on the number of threads.
+/// Parts into which the steps are divided, of a size that depends on the shape alone. Each part adds up dw and db in order, and the parts
+/// are added in order at the end, so the sums do not depend on the number of threads.
 struct Parts {
   std::int64_t first, steps, batches, of_batch, size;
 
@@ -41,8 +41,8 @@ void through_silu(const C* g, const C* z, C* dz, std::int64_t n) {
   }
 }
 
-/// sums[k][i] += dz[0][i] u[k][i] + ... + dz[R - 1][i] u[k + R - 1][i], and sums[K][i] += dz[0][i] + ...: R positions at once, because
-/// the sums come from the cache and go back there.
+/// sums[k][i] += dz[0][i] u[k][i] + ... + dz[R - 1][i] u[k + R - 1][i], and sums[K][i] += dz[0][i] + ...: R positions at once, because the
+/// sums are read from the cache and written back.
 template <int R, class C>
 void add_products(const C* const* dz, const C* const* u, C* sums, std::int64_t pitch, std::int64_t taps, std::int64_t n) {
   for (std::int64_t k = 0; k < taps; ++k) {
@@ -67,7 +67,7 @@ void add_products(const C* const* dz, const C* const* u, C* sums, std::int64_t p
 
 template <class C, class S>
 void differentiate_channels_last(const DepthwiseConv1dGradArguments& a, const Parts& parts, C* part_sums) {
-  constexpr std::int64_t channels_at_once = tile_channels / 2;  // the tile has u, g and dz
+  constexpr std::int64_t channels_at_once = tile_channels / 2;  // the tile holds u, g and dz
   const std::int64_t channels = a.u.shape[2], taps = a.w.shape[1], halo = taps - 1, threads = num_threads();
   const std::int64_t runs = (channels + channels_at_once - 1) / channels_at_once;
   const std::int64_t u_rows = tile_positions + 2 * halo, g_rows = tile_positions + halo, rows_of_tile = u_rows + 2 * g_rows + 1;

@@ -1,24 +1,25 @@
 #include "ops/cpu/convolution.h"
 
-#include "ops/cpu/turns.h"
+#include "ops/cpu/dynamic_schedule.h"
+#include "tensor/dispatch.h"
 
-// Convolution on the CPU: for each image the product of the weights (O, C kh kw) with its windows, whose packed panels (Note [Gemm]) are
-// copied straight from a band of the image. The weights are packed once, a thread takes one band after the other.
+// Convolution on the CPU: for each image, the product of the weights (O, C kh kw) with the windows, whose packed panels (Note [Gemm]) are
+// copied directly from a band of the image. The weights are packed once, and threads take one band after another.
 namespace tern::kernels {
 
 using namespace convolutions;
 
 namespace {
 
-/// Elements of a band, which should stay in the second-level cache beside the weights.
+/// Elements of a band, which should stay in the L2 cache together with the weights.
 constexpr std::int64_t band_elements = 1 << 15;
 
-/// Neighbours of a panel that are neighbours in the band.
+/// Contiguous segment: positions that are adjacent in the panel and in the band.
 struct Run {
   std::int64_t from, to, length;
 };
 
-/// The runs of the positions [first, first + n) of a band.
+/// The segments of the positions [first, first + n) of a band.
 int make_runs(const Bands& s, std::int64_t first, std::int64_t n, Run* runs) {
   const std::int64_t width = s.window.x.positions;
   int count = 0;
@@ -30,8 +31,8 @@ int make_runs(const Bands& s, std::int64_t first, std::int64_t n, Run* runs) {
   return count;
 }
 
-/// A step of the depth for each offset, `width` positions wide. Whole vectors are moved, in ascending order, so that what one writes too
-/// far the next overwrites: band and panel have room for one more.
+/// Copies one step of the depth for each offset, `width` positions wide. Whole vectors are moved in ascending order, so that the excess of
+/// one is overwritten by the next: band and panel have room for one more vector.
 template <class T>
 void pack_windows(const T* band, const std::int64_t* offsets, std::int64_t depth, const Run* runs, int count, std::int64_t width,
                   T* panel) {
@@ -44,7 +45,7 @@ void pack_windows(const T* band, const std::int64_t* offsets, std::int64_t depth
   }
 }
 
-/// The weights of each group in panels, by blocks of the depth.
+/// Weights of each group in packed panels, by blocks of the depth.
 template <class T>
 struct PackedWeights {
   PackedWeights(const Bands& s, const T* weight, const Stream& stream)
@@ -84,7 +85,7 @@ void multiply_band(const Bands& s, const PackedWeights<T>& weights, std::int64_t
       const std::int64_t n = std::min<std::int64_t>(gemm::breadth<T>, positions - q);
       const int vectors = n <= gemm::lanes<T> ? 1 : 2;
       const std::int64_t width = vectors * gemm::lanes<T>;
-      // Lanes beyond the last position are multiplied and not kept, but denormal numbers would take their time.
+      // Lanes beyond the last position are computed and dropped; zeros, because denormal numbers would be slow.
       if (n < width) std::fill_n(panel, width * depth, T(0));
       pack_windows(band, offsets + k0, depth, runs, make_runs(s, q, n, runs), width, panel);
       const gemm::Tile<T> tile = gemm::tile_for<T>(weights.height, vectors);
@@ -99,7 +100,7 @@ template <class T>
 void convolve(const Bands& s, const T* x, const T* weight, const T* bias, T* y, const Stream& stream) {
   const PackedWeights<T> weights(s, weight, stream);
   const std::int64_t threads = threads_for(s), images = s.batch * s.groups, positions = s.positions();
-  // As many bands as give each thread two, but no band of less than a panel.
+  // Enough bands for two per thread, but no band smaller than a panel.
   const std::int64_t shared_out = std::max((s.window.y.positions * images + 2 * threads - 1) / (2 * threads),
                                            (gemm::breadth<T> + s.window.x.positions - 1) / s.window.x.positions);
   const std::int64_t rows = std::min(s.rows_within(s.inputs, band_elements, gemm::breadth<T>), shared_out);
@@ -108,13 +109,13 @@ void convolve(const Bands& s, const T* x, const T* weight, const T* bias, T* y, 
   const std::int64_t panel_size = gemm::breadth<T> * std::min(s.depth(), gemm::block_depth) + gemm::lanes<T>;
   const loops::Scratch<T> work((band_size + panel_size) * threads, stream);
   const loops::Scratch<std::int64_t> offsets(2 * s.depth(), stream);
-  // The last band of an image may have fewer rows, and other planes.
+  // The last band of an image may have fewer rows, and then planes of another size.
   const std::int64_t last_rows = s.window.y.positions - (bands - 1) * rows;
   for (std::int64_t d = 0; d < s.depth(); ++d) {
     offsets.data()[d] = d / s.taps() * s.plane(rows) + s.offset(d % s.taps());
     offsets.data()[s.depth() + d] = d / s.taps() * s.plane(last_rows) + s.offset(d % s.taps());
   }
-  loops::share_by_turns(images * bands, threads, 1, [&](std::int64_t unit, std::int64_t, std::int64_t thread) {
+  loops::share_dynamically(images * bands, threads, [&](std::int64_t unit, std::int64_t thread) {
     T *const band = work.data() + (band_size + panel_size) * thread, *const panel = band + band_size;
     const std::int64_t image = unit / bands, first = unit % bands * rows, group = image % s.groups;
     const bool is_last = unit % bands == bands - 1;
@@ -132,7 +133,7 @@ void convolution(Cpu, const View& x, const View& weight, const View& bias, const
   if (y.numel() == 0) return;
   const Bands s(x, y, of);
   backend::count_flops(2 * s.multiplications(), true);
-  dispatch_wide(y.dtype, "conv2d", [&]<class T>() {
+  dispatch_f32_f64(y.dtype, "conv2d", [&]<class T>() {
     convolve(s, x.as<const T>(), weight.as<const T>(), bias.data ? bias.as<const T>() : nullptr, y.as<T>(), y.stream);
   });
 }

@@ -4,20 +4,19 @@
 
 #include "ops/cpu/window.h"
 #include "ops/kernels/convolution.h"
-#include "tensor/dispatch.h"
 
 namespace tern::convolutions {
 
-/// Note [Bands]: a convolution is a matrix product of which one operand, the windows as columns (unfold), is never written to memory. A
-/// thread copies a band of an image, the padded rows that some rows of the result see, into memory of its own that stays in the
-/// second-level cache. In it a tap's elements for neighbouring positions are neighbours, whatever the stride, since a padded row is
-/// stored by phases: element e lies at e / stride of phase e % stride. So forward copies panels of the product from runs of a band, the
-/// weights' gradient reads a band as it lies, and dx is added up in one, and none of them asks where the image ends.
+/// Note [Bands]: a convolution is a matrix product, one operand of which, the windows as columns (unfold), is never written to memory. A
+/// thread copies a band of an image, the padded rows that some rows of the result read, into its own memory, which stays in the L2 cache. A
+/// padded row is stored by phases: element e is at index e / stride of phase e % stride. So a tap's elements for neighbouring positions are
+/// adjacent for every stride. Forward copies the product's panels from segments of a band, the weights' gradient reads a band in place,
+/// and dx is accumulated in one; none of them checks image borders.
 struct Bands {
-  std::int64_t batch, groups, inputs, outputs;  ///< channels are those of a group
-  std::int64_t height, width;                   ///< of an image
+  std::int64_t batch, groups, inputs, outputs;  ///< inputs, outputs: channels of a group
+  std::int64_t height, width;                   ///< size of an image
   kernels::SlidingWindow window;
-  std::int64_t phases, phase_width, pitch;  ///< of a padded row, and its elements
+  std::int64_t phases, phase_width, pitch;  ///< of a padded row; pitch: its elements
 
   Bands(const View& x, const View& y, const kernels::Convolution& of)
       : batch(x.shape[0]),
@@ -39,22 +38,22 @@ struct Bands {
   double multiplications() const {
     return static_cast<double>(batch * groups * outputs) * static_cast<double>(positions()) * static_cast<double>(depth());
   }
-  /// How many padded rows `rows` rows of the result see.
+  /// Number of padded rows that `rows` rows of the result read.
   std::int64_t rows_seen(std::int64_t rows) const { return (rows - 1) * window.y.stride + (window.y.taps - 1) * window.y.dilation + 1; }
-  /// Elements of a band for one channel.
+  /// Elements of one channel's plane in a band.
   std::int64_t plane(std::int64_t rows) const { return rows_seen(rows) * pitch; }
-  /// From one row of the result to the next.
+  /// Elements from one row of the result to the next.
   std::int64_t row_step() const { return window.y.stride * pitch; }
-  /// Offset in a channel's plane of the element that a tap meets at a band's first position.
+  /// Offset in a channel's plane of the element under a tap at the band's first position.
   std::int64_t offset(std::int64_t tap) const {
     const std::int64_t i = tap / window.x.taps, along = tap % window.x.taps * window.x.dilation;
     return i * window.y.dilation * pitch + along % window.x.stride * phase_width + along / window.x.stride;
   }
-  /// A phase of a row as a tap over the image.
+  /// A phase of a row, as a tap over the image.
   loops::Reach reach(std::int64_t phase) const { return {phase, width, {1, window.x.stride, window.x.padding, 1, phase_width}}; }
 
-  /// Rows of the result for which `channels` planes have at most `elements`; at least one. A number of rows whose positions fill whole
-  /// panels of `panel` is preferred.
+  /// Number of rows of the result, at least one, for which `channels` planes have at most `elements` elements; preferably one whose
+  /// positions fill whole panels of `panel`.
   std::int64_t rows_within(std::int64_t channels, std::int64_t elements, std::int64_t panel) const {
     std::int64_t rows = 1;
     while (rows < window.y.positions && channels * plane(rows + 1) <= elements) ++rows;
@@ -63,7 +62,7 @@ struct Bands {
   }
 };
 
-/// The padded rows that `rows` rows of the result, from `first` on, see, of `channels` channels from `image` on.
+/// Copies a band: the padded rows that `rows` rows of the result, from `first` on, read, of `channels` channels from `image` on.
 template <class T>
 void copy_band(const Bands& s, const T* image, std::int64_t channels, std::int64_t first, std::int64_t rows, T* to) {
   const std::int64_t seen = s.rows_seen(rows), above = first * s.window.y.stride - s.window.y.padding;
@@ -88,7 +87,7 @@ void copy_band(const Bands& s, const T* image, std::int64_t channels, std::int64
   }
 }
 
-/// The image that a band of all rows holds; 0 for elements that no window sees.
+/// Writes the image from a band of all rows; 0 for elements that no window covers.
 template <class T>
 void copy_image(const Bands& s, const T* band, std::int64_t channels, T* image) {
   const std::int64_t seen = s.rows_seen(s.window.y.positions);
@@ -108,15 +107,7 @@ void copy_image(const Bands& s, const T* band, std::int64_t channels, T* image) 
   }
 }
 
-/// Calls f.operator()<T>().
-template <class F>
-void dispatch_wide(DType dtype, const char* where, F&& f) {
-  if (dtype == DType::f32) f.template operator()<float>();
-  else if (dtype == DType::f64) f.template operator()<double>();
-  else fail(where, "expected f32 or f64");
-}
-
-/// How many threads a convolution is worth.
+/// Number of threads that pay off for a convolution.
 inline std::int64_t threads_for(const Bands& s) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(s.multiplications() / double(gemm::product_grain)), 1, num_threads());
 }

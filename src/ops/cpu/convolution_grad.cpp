@@ -1,10 +1,11 @@
 #include "ops/cpu/convolution.h"
+#include "ops/cpu/dynamic_schedule.h"
 #include "ops/cpu/fold.h"
-#include "ops/cpu/turns.h"
 #include "ops/kernels/copy.h"
+#include "tensor/dispatch.h"
 
-// The gradients of a convolution on the CPU, Note [Bands]. dx: the weights, transposed, times g are the gradients of the windows' elements,
-// which are added up in a band while they are in a cache. dw: each tap's elements, where they lie in a band, times g.
+// Gradients of a convolution on the CPU, Note [Bands]. dx: the transposed weights times g are the gradients of the windows' elements, which
+// are accumulated in a band while it is in a cache. dw: each tap's elements, read in place from a band, times g.
 namespace tern::kernels {
 
 using namespace convolutions;
@@ -14,7 +15,7 @@ namespace {
 template <class T>
 void input_gradient(const Bands& s, const T* weight, const T* g, T* dx, const Stream& stream) {
   const std::int64_t threads = threads_for(s), images = s.batch * s.groups, taps = s.taps(), depth = s.depth();
-  // Sums go over bands in their order, so that bands may depend on the shapes alone; channels may be cut as the threads need.
+  // Sums run over bands in order, so bands must depend on the shapes alone; channels may be divided by the number of threads.
   constexpr std::int64_t band_positions = 512, cached = 1 << 15, least_channels = 4;
   const std::int64_t rows = std::clamp<std::int64_t>(band_positions / s.window.x.positions, 1, s.window.y.positions);
   const std::int64_t positions = rows * s.window.x.positions;
@@ -27,7 +28,7 @@ void input_gradient(const Bands& s, const T* weight, const T* g, T* dx, const St
   const std::int64_t columns_size = gemm::round_up(channels * taps * positions, gemm::lanes<T>);
   const std::int64_t packed_size = gemm::round_up(gemm::packed_size<T>({channels * taps, positions, s.outputs}), gemm::lanes<T>);
   const loops::Scratch<T> work((image_size + columns_size + packed_size) * threads, stream);
-  loops::share_by_turns(images * parts, threads, 1, [&](std::int64_t unit, std::int64_t, std::int64_t thread) {
+  loops::share_dynamically(images * parts, threads, [&](std::int64_t unit, std::int64_t thread) {
     T* const sums = work.data() + (image_size + columns_size + packed_size) * thread;
     T *const columns = sums + image_size, *const packed = columns + columns_size;
     const std::int64_t image = unit / parts, first = unit % parts * channels, own = std::min(channels, s.inputs - first);
@@ -48,10 +49,10 @@ void input_gradient(const Bands& s, const T* weight, const T* g, T* dx, const St
   });
 }
 
-/// Rows of a tile of dw: each takes a register for its address, beside those of its sums.
+/// Rows of a tile of dw: each takes a register for its address, in addition to those of its sums.
 constexpr int max_taps = loops::vector_bytes == 64 ? 8 : 6;
 
-/// c[r], V vectors, += the sum over the positions of a band, in rows of `width`, of the element under tap r and g, packed by positions.
+/// c[r], V vectors, += the sum over the positions of a band, in rows of `width`, of the element under tap r times g, packed by positions.
 template <int R, int V, class T>
 void tap_tile(const T* band, const std::int64_t* offsets, std::int64_t rows, std::int64_t row_step, std::int64_t width, const T* g, T* c,
               std::int64_t c_stride, int count) {
@@ -102,7 +103,7 @@ struct Target {
 template <class T>
 void weight_gradient(const Bands& s, const T* x, const T* g, Target<T> dw, Target<T> db, const Stream& stream) {
   const std::int64_t depth = s.depth(), padded = gemm::round_up(s.outputs, gemm::lanes<T>), threads = threads_for(s);
-  // g in panels of at most so many positions stays in the first-level cache. Bands and the shares of the sums are the shapes' alone.
+  // g, in panels of at most band_positions, stays in the L1 cache. Bands and the shares of the sums depend on the shapes alone.
   constexpr std::int64_t band_positions = 256, band_elements = 1 << 15, max_sums = 1 << 21, max_shares = 16, least_depth = 64;
   const std::int64_t rows = std::clamp<std::int64_t>(band_positions / s.window.x.positions, 1, s.rows_within(s.inputs, band_elements, 1));
   const std::int64_t bands = (s.window.y.positions + rows - 1) / rows, all_bands = s.batch * bands, positions = rows * s.window.x.positions;
@@ -118,7 +119,7 @@ void weight_gradient(const Bands& s, const T* x, const T* g, Target<T> dw, Targe
   const loops::Scratch<T> work((band_size + panel_size) * threads, stream);
   const loops::Scratch<std::int64_t> offsets(depth * threads, stream);
 
-  loops::share_by_turns(s.groups * shares * cuts, threads, 1, [&](std::int64_t unit, std::int64_t, std::int64_t thread) {
+  loops::share_dynamically(s.groups * shares * cuts, threads, [&](std::int64_t unit, std::int64_t thread) {
     const std::int64_t cut = unit % cuts, share = unit / cuts % shares, group = unit / cuts / shares;
     const std::int64_t begin = std::min(depth, (depth * cut / cuts + height - 1) / height * height);
     const std::int64_t end = cut + 1 == cuts ? depth : std::min(depth, (depth * (cut + 1) / cuts + height - 1) / height * height);
@@ -127,7 +128,7 @@ void weight_gradient(const Bands& s, const T* x, const T* g, Target<T> dw, Targe
     std::int64_t* const offset = offsets.data() + depth * thread;
     std::fill(own + begin * padded, own + end * padded, T(0));
     if (cut == 0) std::fill_n(own + depth * padded, padded, T(0));
-    // Only the channels that the cut's taps see are copied.
+    // Only the channels under the part's taps are copied.
     const std::int64_t first_channel = begin / s.taps(), channels = begin < end ? (end - 1) / s.taps() + 1 - first_channel : 0;
     std::int64_t known_rows = 0;
     for (std::int64_t number = all_bands * share / shares; number < all_bands * (share + 1) / shares; ++number) {
@@ -178,7 +179,7 @@ void convolution_grad(Cpu, const View& x, const View& weight, const View& g, con
     return;
   }
   const Bands s(x, g, of);
-  dispatch_wide(g.dtype, "conv2d", [&]<class T>() {
+  dispatch_f32_f64(g.dtype, "conv2d", [&]<class T>() {
     const T* const of_y = g.as<const T>();
     if (dx.data && dx.numel() > 0) {
       backend::count_flops(2 * s.multiplications(), true);

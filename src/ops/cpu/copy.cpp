@@ -11,8 +11,8 @@ using namespace loops;
 
 namespace {
 
-/// y[c, r] = x[r, c]: rows are contiguous in y, columns in x. In tiles, each cache line of either side is used whole while it
-/// is at hand.
+/// Tiled transpose, y[c, r] = x[r, c]: rows are contiguous in y, columns in x. A tile uses each cache line of either side fully while it is
+/// in the cache.
 template <class U>
 void transpose(const U* x, std::int64_t x_stride, U* y, std::int64_t y_stride, std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t tile = 16;
@@ -24,7 +24,7 @@ void transpose(const U* x, std::int64_t x_stride, U* y, std::int64_t y_stride, s
     }
 }
 
-/// The dimension that is contiguous in x, where that is another than y's and both are long enough for tiles; else -1.
+/// The dimension that is contiguous in x, if it is not y's and both are long enough for tiles; else -1.
 int transposed_dimension(const Loop<2>& loop) {
   const int last = loop.dims - 1;
   if (loop.strides[last][0] != 1 || std::abs(loop.strides[last][1]) <= 1 || loop.shape[last] < 4) return -1;
@@ -54,7 +54,7 @@ void copy_transposed(const Loop<2>& loop, int unit, const U* x, U* y) {
   });
 }
 
-/// A copy without conversion; U is any type of the elements' size.
+/// Copy without conversion; U is any type of the elements' size.
 template <class U>
 void copy_elements(const View& x, const View& y) {
   const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
@@ -70,9 +70,9 @@ void copy_elements(const View& x, const View& y) {
   });
 }
 
-/// Conversions go through C, which must hold S exactly: a loader for each source and a storer for each destination and C are far fewer than
-/// all pairs. The storer is called by its address, for inlined each pair would have a walk of its own: 8 times the code. Where the
-/// destination is of C and contiguous, the loader writes there, and nothing is left to store.
+/// Converts through C, which must hold S exactly: a loader for each source and a storer for each destination and C are far fewer than all
+/// pairs. The storer is called through a pointer, because inlined each pair would instantiate its own loops: 8 times the code. If the
+/// destination is of type C and contiguous, the loader writes to it directly.
 template <class S>
 void copy_converted(const View& x, const View& y) {
   using C = std::conditional_t<std::is_integral_v<S>, std::int64_t, compute_t<S>>;
@@ -134,7 +134,7 @@ void triangle(Cpu, const View& x, const View& y, std::int64_t diagonal, bool upp
   outer.pop_back();
   y_outer.pop_back();
   x_outer.pop_back();
-  // Row-major, so that the number of the unit of work tells the row.
+  // Row-major order, so that the index of the unit of work gives the row.
   Loop<2> loop;
   for (int d = 0; d < outer.size(); ++d) loop.push(outer[d], {y_outer[d], x_outer[d]});
   loop.count = numel(outer);

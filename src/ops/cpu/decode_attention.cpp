@@ -7,11 +7,11 @@ using namespace flash;
 using loops::Scratch;
 using loops::whole_vectors;
 
-// Attention of one query a sequence: bound by reading the keys and values, which are used where they lie.
+// Attention of one query per sequence: bound by the bandwidth of the keys and values, which are read in place.
 
 namespace {
 
-/// n rows of a head from `first` on, as C: where they lie, or converted into the buffer (n, D). Sets the rows' stride.
+/// n rows of a head from `first` on, as C: read in place, or converted into the buffer (n, D). Sets the rows' stride.
 template <class C, class S>
 const C* rows_as(const Rows<const S>& rows, std::int64_t first, std::int64_t n, std::int64_t width, C* buffer, std::int64_t& stride) {
   if constexpr (std::is_same_v<C, S>) {
@@ -36,8 +36,8 @@ template <int Step, class Vector, int... Lane>
   if constexpr (Step > 1) sum_rows<Step / 2>(rows, lanes);
 }
 
-/// scores[i] = scale q k_i, a vector of keys at a time, up to a whole vector of them. A head is a few vectors wide, so that the sums of
-/// each key's lanes would cost more than its products: those of all keys are taken together.
+/// scores[i] = scale q k_i, for one vector of keys at a time, up to whole vectors. A head is only a few vectors wide, so summing the lanes
+/// of each key by itself would cost more than its products: the lanes of a vector of keys are summed together.
 template <class C>
 void multiply_keys(const C* q, const C* keys, std::int64_t stride, std::int64_t n, std::int64_t width, C scale, C* scores) {
   using Vector = typename gemm::VectorOf<C>::type;
@@ -66,7 +66,7 @@ void multiply_keys(const C* q, const C* keys, std::int64_t stride, std::int64_t 
   }
 }
 
-/// sums += weights values, four rows at a time.
+/// sums += weights * values, four rows at a time.
 template <class C>
 void add_values(const C* weights, const C* values, std::int64_t stride, std::int64_t n, std::int64_t width, C* sums) {
   std::int64_t i = 0;
@@ -95,7 +95,7 @@ class Decode {
     const auto sums_of = [&](std::int64_t key_head, std::int64_t part, std::int64_t member) {
       return partial.data() + ((key_head * parts + part) * group + member) * entry;
     };
-    take_turns(units, threads, [&](std::int64_t unit, std::int64_t thread) {
+    loops::share_dynamically(units, threads, [&](std::int64_t unit, std::int64_t thread) {
       const std::int64_t key_head = unit / parts, part = unit % parts;
       add_part(problem_.sequence(key_head / problem_.kv_heads), key_head % problem_.kv_heads, part, work.data() + thread * work_size(),
                [&](std::int64_t member) { return sums_of(key_head, part, member); });
@@ -108,13 +108,13 @@ class Decode {
   }
 
  private:
-  /// Threads that have work enough. A step's sequences are often a few tokens long: what comes with a head and a key, beside so few
-  /// multiplications, takes the time of about eight times as many in a product, and of some more keys.
+  /// Number of threads that have enough work. The sequences of a step are often a few tokens long: then the cost per head equals that of
+  /// about eight times as many multiplications in a product, and the cost per key that of some more.
   std::int64_t threads_for(std::int64_t units) const {
     const std::int64_t worth = 8 * problem_.sequences * problem_.heads * (problem_.keys + 16) * problem_.width;
     return std::clamp<std::int64_t>(std::min(units, worth / gemm::product_grain), 1, num_threads());
   }
-  /// The results of the heads of queries that share a head of keys, from the sums over its parts.
+  /// Results of the query heads that share a key head, from the sums over its parts.
   template <class F>
   void write_group(std::int64_t key_head, F&& sums_of) const {
     const Sequence s = problem_.sequence(key_head / problem_.kv_heads);
@@ -126,15 +126,15 @@ class Decode {
       write(s, key_head % problem_.kv_heads * problem_.group() + member, joined);
     }
   }
-  /// Elements of a thread's memory, whole cache lines: its scores are read as aligned vectors, whatever the width of a head.
+  /// Elements of a thread's memory, in whole cache lines: its scores are read as aligned vectors for every width of a head.
   std::int64_t work_size() const { return round_up(2 * tile_keys * problem_.width + tile_keys + problem_.width, 64); }
-  /// The parts that have keys which the query sees.
+  /// The range of parts with keys that the query sees.
   std::pair<std::int64_t, std::int64_t> parts_of(const Sequence& s) const {
     const std::int64_t begin = s.begin(0), end = s.end(0);
     return begin < end ? std::pair{begin / decode_part, (end - 1) / decode_part + 1} : std::pair<std::int64_t, std::int64_t>{0, 0};
   }
 
-  /// The sums of a head of keys over one part, for each head of queries that shares it: an entry is top, total and the sums.
+  /// Sums of a key head over one part, for each query head that shares it: an entry holds the maximum, the total and the sums.
   template <class F>
   void add_part(const Sequence& s, std::int64_t kv_head, std::int64_t part, C* work, F&& entry_of) const {
     const std::int64_t width = problem_.width, group = problem_.group();
@@ -171,7 +171,7 @@ class Decode {
       }
     }
   }
-  /// Adds the sums of a later part.
+  /// Adds the sums of a later part to an entry.
   void join(C* entry, const C* later) const {
     const C top = std::max(entry[0], later[0]), shift = top == -infinity<C> ? C(0) : top;
     const C factor = exp2_below_zero(entry[0] - shift), of_later = exp2_below_zero(later[0] - shift);
@@ -179,7 +179,7 @@ class Decode {
 #pragma omp simd
     for (std::int64_t i = 1; i < problem_.width + 2; ++i) entry[i] = entry[i] * factor + later[i] * of_later;
   }
-  /// The result of a head of queries; zeros where it sees nothing.
+  /// Writes the result of a query head; zeros if it sees no key.
   void write(const Sequence& s, std::int64_t head, C* entry) const {
     S* const row = Rows<S>(y_, s, 0, head)[0];
     if (entry[1] == 0) {

@@ -9,12 +9,12 @@ using namespace flash;
 using loops::Scratch;
 using loops::whole_vectors;
 
-// The forward pass of flash attention: a thread takes a tile of queries and goes through the tiles of keys that it sees, with the running
-// maximum and sum of each query (online softmax). Dao, "FlashAttention-2", 2023, algorithm 1.
+// Forward pass of flash attention on the CPU: a thread takes a tile of queries and loops over the tiles of keys that it sees, with the
+// running maximum and sum of each query (online softmax). Dao, "FlashAttention-2", 2023, algorithm 1.
 
 namespace {
 
-/// The keys and values of a tile, packed.
+/// Packed keys and values of a tile.
 template <class C>
 struct KeyTile {
   Panels<C> keys, values;  ///< (D, n) and (n, D)
@@ -23,7 +23,7 @@ struct KeyTile {
   static std::int64_t size(const Problem& problem) { return keys_size(problem) + Panels<C>::size(tile_keys, problem.width); }
 };
 
-/// A thread's memory.
+/// Memory of a thread.
 template <class C>
 struct Workspace {
   C *queries, *scores, *sums;  ///< (rows, pitch), (rows, tile_keys), (rows, pitch)
@@ -49,20 +49,20 @@ class Forward {
     const std::int64_t threads = problem_.threads(key_heads * group * query_tiles), work_size = Workspace<C>::size(problem_);
     const Scratch<C> work(threads * work_size, y_.stream);
     const auto workspace = [&](std::int64_t thread) { return Workspace<C>(problem_, work.data() + thread * work_size); };
-    // Keys and values of a head are packed once for all that see them. With heads enough, each thread packs those that it works on; else
-    // threads share the packing, and then the tiles of queries.
+    // Keys and values of a head are packed once for all queries that see them. If there are enough heads, each thread packs those that it
+    // works on; otherwise threads share the packing, and then the tiles of queries.
     const bool alone = key_heads % threads == 0 || key_heads >= 8 * threads;
     const Scratch<C> packed((alone ? threads : key_heads) * head_size, y_.stream);
     const auto pack_tile = [&](std::int64_t key_head, std::int64_t tile, C* memory) {
       pack(problem_.sequence(key_head / problem_.kv_heads), key_head % problem_.kv_heads, tile, memory + tile * tile_size);
     };
-    // The last tiles are the longest of causal attention, and are begun first.
+    // With a causal mask the last tiles are the longest, so they start first.
     const auto attend_tile = [&](std::int64_t key_head, std::int64_t part, const C* memory, Workspace<C>& own) {
       const std::int64_t head = key_head % problem_.kv_heads * group + part % group, tile = query_tiles - 1 - part / group;
       attend(problem_.sequence(key_head / problem_.kv_heads), head, tile * tile_queries, memory, own);
     };
     if (alone) {
-      take_turns(key_heads, threads, [&](std::int64_t key_head, std::int64_t thread) {
+      loops::share_dynamically(key_heads, threads, [&](std::int64_t key_head, std::int64_t thread) {
         C* const memory = packed.data() + thread * head_size;
         Workspace<C> own = workspace(thread);
         for (std::int64_t tile = 0; tile < key_tiles; ++tile) pack_tile(key_head, tile, memory);
@@ -70,10 +70,10 @@ class Forward {
       });
       return;
     }
-    take_turns(key_heads * key_tiles, threads, [&](std::int64_t unit, std::int64_t) {
+    loops::share_dynamically(key_heads * key_tiles, threads, [&](std::int64_t unit, std::int64_t) {
       pack_tile(unit / key_tiles, unit % key_tiles, packed.data() + unit / key_tiles * head_size);
     });
-    take_turns(key_heads * group * query_tiles, threads, [&](std::int64_t unit, std::int64_t thread) {
+    loops::share_dynamically(key_heads * group * query_tiles, threads, [&](std::int64_t unit, std::int64_t thread) {
       Workspace<C> own = workspace(thread);
       attend_tile(unit % key_heads, unit / key_heads, packed.data() + unit % key_heads * head_size, own);
     });
@@ -93,7 +93,7 @@ class Forward {
     Panels<C>::pack(values[first], values.stride, 1, n, problem_.width, memory + KeyTile<C>::keys_size(problem_));
   }
 
-  /// The results of a tile of queries from `first` on; `packed` are the tiles of its head's keys and values.
+  /// Results of a tile of queries from `first` on; `packed` holds the tiles of its head's keys and values.
   void attend(const Sequence& s, std::int64_t head, std::int64_t first, const C* packed, Workspace<C>& own) const {
     const std::int64_t rows = std::min(tile_queries, s.queries - first);
     if (rows <= 0) return;
@@ -141,7 +141,7 @@ class Forward {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) line[i] *= keeps[i - begin];
     }
-    // Rows of the panel below the last one hold old numbers, finite or not: their results are not read.
+    // Rows of the panel after the last one hold stale numbers, finite or not: their results are not read.
     multiply_panel(height, rows, Operand{scores + begin, tile_keys}, tile.values, {begin, end, 0, problem_.width},
                    own.sums + row * own.pitch, own.pitch, C(1), true);
   }

@@ -1,38 +1,39 @@
 #pragma once
-#include <atomic>
 #include <cmath>
 #include <numbers>
 
+#include "ops/cpu/dynamic_schedule.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernels/attention.h"
 #include "ops/kernels/vector_math.h"
 #include "tensor/ceil_div.h"
 
-// Flash attention on the CPU, shared by both passes: masks, products of tiles, and scores.
+// Flash attention on the CPU, common to both passes: masks, products of tiles, and scores.
 namespace tern::flash {
 
 using kernels::Attention;
 
 /// Note [CPU tiles]: scores are computed for tile_queries x tile_keys at a time. A tile's keys, values, scores and sums take about half of
-/// a second-level cache of 512 KiB at D = 64, and a tile side is whole vectors and nearly whole register tiles of every instruction set.
+/// a 512 KiB L2 cache at D = 64, and a tile side is a multiple of the vector width and nearly one of the register tile of every instruction
+/// set.
 inline constexpr std::int64_t tile_queries = 96, tile_keys = 96;
 
 template <class C>
 inline constexpr C infinity = std::numeric_limits<C>::infinity();
 
-/// One batch row, or one of packed sequences, and its mask.
+/// A batch row, or one of the packed sequences, with its mask.
 struct Sequence {
-  std::int64_t number = 0, batch = 0, first_query = 0, first_key = 0;  ///< first_: its first rows in the batch row `batch`
-  std::int64_t queries = 0, all_keys = 0, keys = 0;                    ///< keys: those before key_lengths
-  std::int64_t past = 0;                                               ///< the own key of query t is t + past
+  std::int64_t number = 0, batch = 0, first_query = 0, first_key = 0;  ///< first_query, first_key: first rows in batch row `batch`
+  std::int64_t queries = 0, all_keys = 0, keys = 0;                    ///< keys: those before key_lengths[b]
+  std::int64_t past = 0;                                               ///< the position of query t among the keys is t + past
   std::int64_t prefix = 0, window = 0;
   bool causal = false;
 
-  /// Query t sees keys from `begin` to before `end` at most.
+  /// Range of keys that query t sees: `begin` to `end` - 1 at most.
   std::int64_t end(std::int64_t t) const { return causal ? std::clamp<std::int64_t>(std::max(t + past + 1, prefix), 0, keys) : keys; }
   std::int64_t begin(std::int64_t t) const { return window > 0 ? std::clamp<std::int64_t>(t + past + 1 - window, 0, end(t)) : 0; }
-  /// Keys from `first` to before `last` are seen by no queries but these.
+  /// Range of queries that see any of the keys `first` to `last` - 1.
   std::int64_t queries_begin(std::int64_t first) const {
     return causal && first >= prefix ? std::clamp<std::int64_t>(first - past, 0, queries) : 0;
   }
@@ -45,7 +46,7 @@ struct Sequence {
 struct Problem {
   const Attention& attention;
   std::int64_t sequences, queries, keys, heads, kv_heads, width;  ///< queries and keys of the longest sequence
-  std::int64_t packed_queries;                                    ///< rows of q, where sequences are packed
+  std::int64_t packed_queries;                                    ///< rows of q if sequences are packed
 
   Problem(const View& q, const View& k, const Attention& attention_)
       : attention(attention_),
@@ -78,18 +79,18 @@ struct Problem {
     s.keys = mask.key_lengths.data ? std::clamp<std::int64_t>(number(mask.key_lengths), 0, s.all_keys) : s.all_keys;
     return s;
   }
-  /// The place of a head's first query in log_sums: (B, H, T), or (H, rows) where sequences are packed.
+  /// Index of a head's first query in log_sums: (B, H, T), or (H, rows) if sequences are packed.
   std::int64_t first_row(const Sequence& s, std::int64_t head) const {
     return is_packed() ? head * packed_queries + s.first_query : (s.number * heads + head) * queries;
   }
-  /// Threads worth starting for `units` units of work.
+  /// Number of threads that pay off for `units` units of work.
   std::int64_t threads(std::int64_t units) const {
     const std::int64_t multiplications = sequences * heads * queries * keys * std::max<std::int64_t>(width, 1);
     return std::clamp<std::int64_t>(std::min(units, multiplications / gemm::product_grain), 1, num_threads());
   }
 };
 
-/// The rows of a head.
+/// Rows of a head.
 template <class S>
 struct Rows {
   S* data;
@@ -100,17 +101,8 @@ struct Rows {
   S* operator[](std::int64_t row) const { return data + row * stride; }
 };
 
-/// Dynamic schedule: f(unit, thread) for all units, the next one by the thread that is free.
-template <class F>
-void take_turns(std::int64_t units, std::int64_t threads, F&& f) {
-  std::atomic<std::int64_t> taken = 0;
-  loops::share(threads, threads, [&](std::int64_t, std::int64_t, std::int64_t thread) {
-    for (std::int64_t unit = taken++; unit < units; unit = taken++) f(unit, thread);
-  });
-}
-
-/// The right operand of products, (depth, columns), packed as gemm.h says: `breadth` columns by step of the depth, the last panel one
-/// vector wide where that is enough.
+/// Right operand of products, (depth, columns), packed as in gemm.h: `breadth` columns for each step of the depth; the last panel is one
+/// vector wide if that suffices.
 template <class C>
 struct Panels {
   const C* data;
@@ -119,11 +111,11 @@ struct Panels {
   static constexpr std::int64_t breadth = gemm::breadth<C>;
   int vectors(std::int64_t column) const { return columns - column <= gemm::lanes<C> ? 1 : 2; }
 
-  /// Elements that `pack` writes, padded.
+  /// Number of elements that `pack` writes, padding included.
   static std::int64_t size(std::int64_t depth, std::int64_t columns) {
     return round_up(round_up(columns, breadth) * depth + gemm::lanes<C>, 64);
   }
-  /// Packs the matrix whose element (i, j) lies at x + i depth_stride + j column_stride.
+  /// Packs the matrix whose element (i, j) is at x + i depth_stride + j column_stride.
   template <class S>
   static Panels pack(const S* x, std::int64_t depth_stride, std::int64_t column_stride, std::int64_t depth, std::int64_t columns, C* to) {
     const std::int64_t rest = columns % breadth, narrow = rest > 0 && rest <= gemm::lanes<C> ? rest : 0, wide = columns - narrow;
@@ -133,12 +125,12 @@ struct Panels {
   }
 };
 
-/// Part of a product's right operand, by which the product is shorter too.
+/// Part of a product's right operand, to which the product is limited.
 struct Part {
   std::int64_t depth_begin, depth_end, column_begin, column_end;  ///< column_begin: of a panel
 };
 
-/// c = alpha a b or more, for up to `height` rows; the right end of c is a whole vector.
+/// c = alpha a b, or added to c, for up to `height` rows; c is written up to a whole vector at its right end.
 template <class A, class C>
 void multiply_panel(int height, std::int64_t rows, const A& a, const Panels<C>& b, const Part& part, C* c, std::int64_t c_stride, C alpha,
                     bool add) {
@@ -149,7 +141,7 @@ void multiply_panel(int height, std::int64_t rows, const A& a, const Panels<C>& 
   }
 }
 
-/// n rows as C, `pitch` apart, with zeros up to there, and rows of zeros up to `padded`.
+/// Copies n rows as C, `pitch` apart, padded with zeros, and adds rows of zeros up to `padded`.
 template <class C, class S>
 void copy_rows(const Rows<const S>& from, std::int64_t first, std::int64_t n, std::int64_t width, std::int64_t padded, std::int64_t pitch,
                C* to) {
@@ -162,7 +154,7 @@ void copy_rows(const Rows<const S>& from, std::int64_t first, std::int64_t n, st
 
 using vector_math::exp2_below_zero;
 
-/// Turns n scores into exponentials relative to their query's largest score so far, and returns the factor that rescales earlier sums.
+/// Replaces n scores by exponentials relative to their query's running maximum, and returns the factor that rescales earlier sums.
 template <class C>
 C update_softmax(C* scores, std::int64_t n, C& top, C& total) {
   const C before = top;
@@ -176,7 +168,7 @@ C update_softmax(C* scores, std::int64_t n, C& top, C& total) {
   return factor;
 }
 
-/// Bias and padding of the scores of one head, to base 2, and which scores are hidden.
+/// Bias and padding of the scores of one head, times log2(e), and the hidden scores.
 template <class C, class S>
 class ScoreRows {
  public:
@@ -184,14 +176,14 @@ class ScoreRows {
     if (const View& bias = attention_.bias; bias.data) bias_ = bias.as<const S>() + s.number * bias.strides[0] + head * bias.strides[1];
     if (attention_.mask.padding.data) padding_ = attention_.mask.padding.as<const C>() + s.number * problem.keys;
   }
-  /// To the tile of n keys from `first` on.
+  /// Moves to the tile of n keys from `first` on.
   void move_to(std::int64_t first, std::int64_t n) {
     first_ = first;
     if (!padding_) return;
     for (std::int64_t i = 0; i < n; ++i)
       tile_padding_[i] = padding_[first + i] > C(kernels::hidden_padding) ? padding_[first + i] * log2_e : -infinity<C>;
   }
-  /// Completes scale log2(e) q k^T of query t, in columns [begin, end) of the tile, whole vectors; hidden ones become -inf.
+  /// Completes scale log2(e) q k^T of query t, in columns [begin, end) of the tile, in whole vectors; hidden scores become -inf.
   void complete(std::int64_t t, std::int64_t begin, std::int64_t end, C* scores) {
     const std::int64_t seen = std::clamp(sequence_.begin(t) - first_, begin, end), stop = std::clamp(sequence_.end(t) - first_, seen, end);
     if (bias_) {

@@ -8,22 +8,23 @@ using namespace flash;
 using loops::Scratch;
 using loops::whole_vectors;
 
-// The backward pass of flash attention: a thread takes tiles of keys, goes through the queries that see them, and computes their
-// probabilities again; it sums dK and dV in its tiles, and adds to dQ. Dao, "FlashAttention-2", 2023, algorithm 2.
+// Backward pass of flash attention on the CPU: a thread takes tiles of keys, loops over the queries that see them, and recomputes their
+// probabilities; it sums dK and dV in its tiles, and adds to dQ. Dao, "FlashAttention-2", 2023, algorithm 2.
 //
-// Note [Ordered sums]: the same bits in every run and for any number of threads. A unit of work is a head of keys with all its queries, and
-// is cut into parts, which take the tiles of keys in turn, by the shapes alone; a part has a dQ of its own, and those are added in
-// order. Heads that add to the same gradient of a broadcast bias are one unit.
+// Note [Ordered sums]: results are the same bits in every run and for any number of threads. A unit of work is a key head with all its
+// query heads. It is divided into parts, which take the tiles of keys in turn, by the shapes alone; each part has its own dQ, and those are
+// added in order. Heads that add to the same gradient of a broadcast bias form one unit.
 
 namespace {
 
-/// Parts that are made of few units, and the most of one: each holds a dQ.
+/// Number of parts that are wanted in total if units are few, and the most parts of one unit: each holds a dQ.
 constexpr std::int64_t wanted_parts = 16, max_parts = 8;
 
-/// The queries of a head with all that belongs to them.
+/// Queries of a head and their data.
 template <class C>
 struct QueryHead {
-  C *queries, *gradients, *query_panels, *gradient_panels, *deltas, *sums;  ///< rows (T, pitch) and panels; delta = sum(dy y); dQ by part
+  C *queries, *gradients, *query_panels, *gradient_panels, *deltas,
+      *sums;  ///< rows (T, pitch) and panels; delta = sum(dy y); sums: dQ of each part
 
   static std::int64_t rows(const Problem& problem) { return problem.query_tiles() * tile_queries + gemm::max_height; }
   static std::int64_t pitch(const Problem& problem) { return round_up(problem.width, gemm::breadth<C>); }
@@ -40,7 +41,7 @@ struct QueryHead {
         sums(deltas + round_up(rows(problem), 64)) {}
 };
 
-/// A thread's memory for a tile of keys.
+/// Memory of a thread for a tile of keys.
 template <class C>
 struct KeyWork {
   C *keys_across, *values_across, *keys, *dk, *dv, *weights, *ds;  ///< panels (D, n), (D, n), (n, D); sums (n, pitch); (queries, n)
@@ -93,7 +94,7 @@ class Backward {
     const Scratch<C> work(threads * work_size, g_.stream), queries((parts_ == 1 ? threads : key_heads) * group_size, g_.stream);
     const auto own = [&](std::int64_t thread) { return KeyWork<C>(problem_, work.data() + thread * work_size); };
     if (parts_ == 1) {
-      take_turns(units(), threads, [&](std::int64_t unit, std::int64_t thread) {
+      loops::share_dynamically(units(), threads, [&](std::int64_t unit, std::int64_t thread) {
         C* const memory = queries.data() + thread * group_size;
         for_members(unit, [&](std::int64_t key_head) {
           for (std::int64_t i = 0; i < group * tiles; ++i) prepare(key_head, i / tiles, i % tiles, memory + i / tiles * head_size);
@@ -104,13 +105,13 @@ class Backward {
       return;
     }
     const auto for_query_tiles = [&](auto f) {
-      take_turns(key_heads * group * tiles, threads, [&](std::int64_t unit, std::int64_t) {
+      loops::share_dynamically(key_heads * group * tiles, threads, [&](std::int64_t unit, std::int64_t) {
         f(unit / (group * tiles), unit / tiles % group, unit % tiles, queries.data() + unit / tiles * head_size);
       });
     };
     for_query_tiles(
         [&](std::int64_t key_head, std::int64_t member, std::int64_t tile, C* memory) { prepare(key_head, member, tile, memory); });
-    take_turns(units() * parts_, threads, [&](std::int64_t unit, std::int64_t thread) {
+    loops::share_dynamically(units() * parts_, threads, [&](std::int64_t unit, std::int64_t thread) {
       for_members(unit / parts_, [&](std::int64_t key_head) {
         for (std::int64_t tile = unit % parts_; tile < problem_.key_tiles(); tile += parts_)
           differentiate(key_head, tile, unit % parts_, queries.data() + key_head * group_size, own(thread));
@@ -127,7 +128,7 @@ class Backward {
   std::int64_t units() const {
     return problem_.sequences == 0 || problem_.kv_heads == 0 ? 0 : problem_.sequences * problem_.kv_heads / (unit_sequences_ * unit_heads_);
   }
-  /// Calls f with each head of keys of a unit.
+  /// Calls f with each key head of a unit.
   template <class F>
   void for_members(std::int64_t unit, F&& f) const {
     const std::int64_t across = problem_.kv_heads / unit_heads_, sequence = unit / across, kv_head = unit % across;
@@ -147,7 +148,7 @@ class Backward {
     if (rows <= 0) return;
     const QueryHead<C> own(problem_, memory);
     const std::int64_t width = problem_.width, start = first * pitch();
-    // A panel reads rows behind the last one: of the next tile, where there is one, which another thread may be copying now.
+    // A panel reads rows after the last one: if there is a next tile, they are its rows, which another thread may be copying now.
     const std::int64_t padded = first + rows < s.queries ? rows : round_up(rows, gemm::panel_height(rows));
     const Rows<const S> results(y_, s, s.first_query, head);
     copy_rows<C, S>(Rows<const S>(q_, s, s.first_query, head), first, rows, width, padded, pitch(), own.queries + start);
@@ -166,7 +167,7 @@ class Backward {
   }
   C* sums_of(const QueryHead<C>& queries, std::int64_t part) const { return queries.sums + part * QueryHead<C>::rows(problem_) * pitch(); }
 
-  /// dK and dV of a tile of keys, and its part of dQ.
+  /// dK and dV of a tile of keys, and its contribution to dQ.
   void differentiate(std::int64_t key_head, std::int64_t tile, std::int64_t part, C* memory, const KeyWork<C>& own) const {
     const Sequence s = sequence_of(key_head);
     const std::int64_t kv_head = key_head % problem_.kv_heads, first = tile * tile_keys, width = problem_.width;
@@ -199,7 +200,7 @@ class Backward {
     }
   }
 
-  /// The probabilities of a tile and the gradients of its scores, and with those a tile of dQ.
+  /// Probabilities of a tile and gradients of its scores, and from those a tile of dQ.
   void probabilities(const Sequence& s, std::int64_t head, std::int64_t first, std::int64_t key, std::int64_t n,
                      const QueryHead<C>& queries, std::int64_t part, const Panels<C>& keys_across, const Panels<C>& values_across,
                      const Panels<C>& keys, ScoreRows<C, S>& score_rows, const KeyWork<C>& own) const {
@@ -231,7 +232,7 @@ class Backward {
     }
   }
 
-  /// Turns scores into probabilities, and the gradients of probabilities into those of scores.
+  /// Replaces scores by probabilities, and the gradients of probabilities by those of scores.
   void differentiate_row(const Sequence& s, std::int64_t head, std::int64_t t, std::int64_t key, std::int64_t begin, std::int64_t end,
                          C delta, C* p, C* d) const {
     const C log_sum = log_sums_.as<const C>()[problem_.first_row(s, head) + t];
@@ -308,7 +309,7 @@ class Backward {
   loops::Dropout dropout_;
   View q_, k_, v_, y_, log_sums_, g_;
   AttentionGradients gradients_;
-  C* dbias_;  ///< of compute type, null where it is not wanted
+  C* dbias_;  ///< sums in the compute type; null if not needed
   std::int64_t bias_strides_[4] = {};
   std::int64_t unit_sequences_ = 1, unit_heads_ = 1, parts_ = 1;
 };

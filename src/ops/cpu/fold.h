@@ -8,7 +8,7 @@
 
 namespace tern::loops {
 
-/// Combination of two values; over numbers, and over vectors of numbers lane by lane. NaN wins.
+/// Combination (fold) of two values, of numbers, or of vectors of numbers lane by lane. NaN propagates.
 struct Sum {
   static constexpr bool wraps = true;
   template <class T> static constexpr T identity() { return T(0); }
@@ -19,7 +19,7 @@ struct Product {
   template <class T> static constexpr T identity() { return T(1); }
   template <class V> static void fold(V& into, const V& x) { into *= x; }
 };
-/// The comparison alone is one instruction; what it says of NaN depends on the order of the values.
+/// max without NaN handling: a single instruction, whose result for NaN depends on the order of the values.
 struct LargestNumber {
   template <class V> static void fold(V& into, const V& x) { into = x > into ? x : into; }
 };
@@ -45,13 +45,13 @@ struct Smallest {
   template <class V> static void fold(V& into, const V& x) { into = ((x < into) | (x != x)) ? x : into; }
 };
 
-/// The type to fold T in: sums and products of integers wrap, as only unsigned ones may, and truth values are bytes.
+/// Type in which values of type T are folded: sums and products of integers wrap, so they are unsigned; bool is a byte.
 template <class F, class T>
 using fold_t =
     typename std::conditional_t<std::is_same_v<T, bool>, std::type_identity<std::uint8_t>,
                                 std::conditional_t<std::is_integral_v<T> && F::wraps, std::make_unsigned<T>, std::type_identity<T>>>::type;
 
-/// The fold of the lanes of a vector, by halves.
+/// Fold of the lanes of a vector, by halves.
 template <class F, class T, int Bytes>
 T fold_lanes(const T* lanes) {
   if constexpr (Bytes == sizeof(T)) {
@@ -66,8 +66,7 @@ T fold_lanes(const T* lanes) {
   }
 }
 
-/// Folds as many whole vectors as [i, n) holds into result, and moves i past them. Interleaved accumulators hide the latency of an
-/// operation.
+/// Folds the whole vectors in [i, n) into result, and moves i past them. Interleaved accumulators hide the latency of an operation.
 template <class F, class T, int Bytes, int Accumulators>
 [[gnu::always_inline]] inline void fold_vectors(const T* x, std::int64_t n, std::int64_t& i, T& result) {
   typedef T Vector __attribute__((vector_size(Bytes)));
@@ -97,13 +96,13 @@ T fold_numbers(const T* x, std::int64_t n, T result) {
   return result;
 }
 
-/// The fold of n contiguous values.
+/// Fold of n contiguous values.
 template <class F, class T>
 T fold_run(const T* values, std::int64_t n) {
   using U = fold_t<F, T>;
   const auto* const x = reinterpret_cast<const U*>(values);
   if constexpr (requires { typename F::Number; }) {
-    // Two passes over a run that is in the first-level cache cost less than minding NaN in every comparison.
+    // Two passes over a segment that is in the L1 cache cost less than a NaN check in every comparison.
     std::uint32_t has_nan = 0;
     for (std::int64_t i = 0; i < n; ++i) has_nan |= x[i] != x[i] ? 1u : 0u;
     if (has_nan) return std::numeric_limits<T>::quiet_NaN();

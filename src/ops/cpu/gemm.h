@@ -10,23 +10,23 @@
 
 namespace tern::gemm {
 
-/// Note [Gemm]: c += a b in the manner of Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS 2008. Both
-/// operands are copied into panels in the order in which the innermost kernel reads them: `height` rows of a, and `breadth` columns of b,
-/// by step of the depth. The kernel keeps a height x breadth tile of c in registers and does one outer product of a panel
-/// column with a panel row per step. A block of b's panels is meant to stay in the third-level cache, a block of a's in the second,
-/// and one panel of b in the first. Packing also converts 16-bit floats, resolves transposition and pads edges with zeros.
+/// Note [Gemm]: c += a b after Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS 2008. Both operands are
+/// packed into panels in the order in which the microkernel reads them: `height` rows of a, and `breadth` columns of b, for each step of
+/// the depth. The microkernel keeps a height x breadth tile of c in registers and does one outer product of a panel column with a panel row
+/// per step. A block of b's panels should stay in the L3 cache, a block of a's in L2, and one panel of b in L1. Packing also converts
+/// 16-bit floats, resolves transposition and pads edges with zeros.
 ///
-/// Each element of c is summed over the depth in one fixed order, whatever tile, block or thread it falls in. That, 16-bit operands
-/// without converted copies, and speed are why this is not Eigen: (1280, 256) x (256, 10000) runs at 249 Gflop/s on a
-/// Zen 5 core with AVX-512 (its peak: 269), Eigen 3.4 at 142 and the MKL of PyTorch 2.15 at 100.
+/// Each element of c is summed over the depth in one fixed order, in every tile, block and thread. That, 16-bit operands without
+/// converted copies, and speed are the reasons not to use Eigen: (1280, 256) x (256, 10000) runs at 249 Gflop/s on a Zen 5 core with
+/// AVX-512 (its peak: 269), Eigen 3.4 at 142 and the MKL of PyTorch 2.15 at 100.
 
 using loops::vector_bytes;
-/// A tile of two vectors per row leaves a few of the 32 registers of AVX-512, or of the 16 of the others, for a and b.
+/// A tile of two vectors per row leaves a few of AVX-512's 32 registers, or of 16 otherwise, for a and b.
 inline constexpr int max_height = vector_bytes == 64 ? 14 : 6;
 inline constexpr std::int64_t block_depth = 384, block_rows = 20 * max_height, block_columns = 2048;
-/// From one row to the next of a panel of rows: not a power of two, which would put the rows into a few sets of the first-level cache.
+/// Stride of the rows of a panel that is packed by rows: not a power of two, which would map the rows to a few sets of the L1 cache.
 inline constexpr std::int64_t packed_row = block_depth + 16;
-/// Multiplications below which a second thread costs more than it brings.
+/// Number of multiplications below which a second thread costs more than it gains.
 inline constexpr std::int64_t product_grain = 1 << 17;
 
 template <class T>
@@ -40,7 +40,7 @@ struct VectorOf {
   typedef T type __attribute__((vector_size(vector_bytes)));
 };
 
-/// Element (i, j) lies at data + i * row_stride + j * column_stride.
+/// A strided matrix: element (i, j) is at data + i * row_stride + j * column_stride.
 template <class T>
 struct Matrix {
   T* data;
@@ -59,8 +59,7 @@ template <int Most, class T>
   if constexpr (Most > 1) copy_edge<Most / 2>(to, from, n);
 }
 
-/// The left operand of a tile, a column of it by step of the depth: packed R rows wide, packed by rows, or where it lies, by rows or by
-/// columns.
+/// Left operand of a tile, read one column per step of the depth: packed R rows wide, packed by rows, or in place, by rows or by columns.
 template <class T, int R>
 struct PanelOperand {
   const T* at;
@@ -88,20 +87,19 @@ struct ColumnsOperand {
   void step() { at += stride; }
 };
 
-/// Memory to prefetch: `runs` contiguous runs of `bytes` bytes, `stride` bytes apart. `call` prefetches `lines` of them at a time into the
-/// second-level cache, between some steps of a tile: a burst for a whole tile would fill the queue of misses, and the tile's own operands
-/// would wait behind it.
-struct Upcoming {
+/// Memory to prefetch: `runs` contiguous segments of `bytes` bytes, `stride` bytes apart. Each `call` prefetches `lines` cache lines into
+/// L2, between steps of a tile: a burst for a whole tile would fill the queue of misses and delay the tile's own operands.
+struct Prefetch {
   const char* data = nullptr;
   std::int64_t stride = 0, runs = 0, bytes = 0, at = 0, lines = 0;
 
   template <class S>
-  static Upcoming of(const S* from, std::int64_t stride, std::int64_t runs, std::int64_t elements) {
+  static Prefetch of(const S* from, std::int64_t stride, std::int64_t runs, std::int64_t elements) {
     constexpr auto size = static_cast<std::int64_t>(sizeof(S));
     return {reinterpret_cast<const char*>(from), stride * size, runs, elements * size};
   }
   static constexpr std::int64_t line = 64;
-  /// To be complete after so many calls.
+  /// Spreads the prefetches over that many calls.
   void spread(std::int64_t calls) { lines = ceil_div(runs * ceil_div(bytes, line), calls); }
   void call() {
     for (std::int64_t left = lines; left > 0 && runs > 0; --left) {
@@ -115,13 +113,13 @@ struct Upcoming {
   }
 };
 
-/// Steps of the depth between two calls of what is upcoming, and the last ones, in which c is prefetched.
+/// Steps of the depth between two prefetch calls, and the number of last steps, in which c is prefetched.
 inline constexpr std::int64_t last_steps = 32;
 
-/// c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c. `next`, if there is one, is prefetched meanwhile.
+/// Microkernel: c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c. Prefetches `next`, if given, meanwhile.
 template <int R, int V, class T, class A>
 [[gnu::always_inline]] inline void multiply_tile(std::int64_t depth, A a, const T* __restrict b, T* c, std::int64_t c_stride, int rows,
-                                                 int columns, T alpha, bool add, Upcoming* next) {
+                                                 int columns, T alpha, bool add, Prefetch* next) {
   using Vector = typename VectorOf<T>::type;
   constexpr int width = V * lanes<T>;
   Vector sum[R][V] = {};
@@ -136,8 +134,8 @@ template <int R, int V, class T, class A>
         for (int v = 0; v < V; ++v) sum[r][v] += a[r] * row[v];
     }
   };
-  // c is on its way to the first-level cache while the last sums are formed: sooner, and the panel of b would have pushed it out again. The
-  // tile below finds its own in the second-level cache, into which two rows are prefetched at a time.
+  // c is prefetched into L1 during the last steps: earlier, the panel of b would evict it again. The next tile below finds its c in L2,
+  // into which two rows are prefetched at a time.
   const T* below = c + R * c_stride;
   for (std::int64_t left = depth; left > 0;) {
     const std::int64_t steps = left > last_steps ? std::min(last_steps, left - last_steps) : left;
@@ -155,7 +153,7 @@ template <int R, int V, class T, class A>
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     if (r >= rows) break;
-    // Edges take the way through a buffer, with the very same arithmetic.
+    // Edges go through a buffer, with exactly the same arithmetic.
     alignas(vector_bytes) T edge[width] = {};
     T* const to = c + r * c_stride;
     const bool whole = columns == width;
@@ -176,13 +174,13 @@ template <int R, int V, class T, class A>
 
 template <class T, int R, int V>
 void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha,
-          bool add, Upcoming* next) {
+          bool add, Prefetch* next) {
   multiply_tile<R, V>(depth, PanelOperand<T, R>{a}, b, c, c_stride, rows, columns, alpha, add, next);
 }
 template <class T>
-using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool, Upcoming*);
+using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool, Prefetch*);
 
-/// The kernel for panels of an even height and of V vectors.
+/// The microkernel for packed panels of an even height and of V vectors.
 template <class T>
 Tile<T> tile_for(int height, int vectors) {
   static constexpr auto table = []<int... I>(std::integer_sequence<int, I...>) {
@@ -191,14 +189,14 @@ Tile<T> tile_for(int height, int vectors) {
   return table[static_cast<std::size_t>(height / 2 - 1)][static_cast<std::size_t>(vectors - 1)];
 }
 
-/// The same for an a that is not packed: its rows must be there for the whole height.
+/// The microkernel for an a that is not packed: all rows of the tile must exist.
 template <class A, int R, int V, class T>
 void strided_tile(std::int64_t depth, A a, const T* b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add,
-                  Upcoming* next) {
+                  Prefetch* next) {
   multiply_tile<R, V>(depth, a, b, c, c_stride, rows, columns, alpha, add, next);
 }
 template <class A, class T>
-using StridedTile = void (*)(std::int64_t, A, const T*, T*, std::int64_t, int, int, T, bool, Upcoming*);
+using StridedTile = void (*)(std::int64_t, A, const T*, T*, std::int64_t, int, int, T, bool, Prefetch*);
 
 template <class A, class T>
 StridedTile<A, T> strided_tile_for(int height, int vectors) {
@@ -209,13 +207,13 @@ StridedTile<A, T> strided_tile_for(int height, int vectors) {
   return table[static_cast<std::size_t>(height / 2 - 1)][static_cast<std::size_t>(vectors - 1)];
 }
 
-/// The height of the panels that waste least of `rows` rows.
+/// Height of the panels that waste least for `rows` rows.
 inline int panel_height(std::int64_t rows) {
   const std::int64_t panels = ceil_div(rows, max_height);
   return static_cast<int>(round_up(ceil_div(rows, panels), 2));
 }
 
-/// One stage of a transposition of a square of vectors: swaps the off-diagonal blocks of Step x Step elements.
+/// One stage of the transpose of a square of vectors: swaps the off-diagonal blocks of Step x Step elements.
 template <int Step, class Vector, int... Lane>
 [[gnu::always_inline]] inline void exchange(Vector* rows, std::integer_sequence<int, Lane...>) {
   constexpr int n = sizeof...(Lane);
@@ -229,8 +227,8 @@ template <int Step, class Vector, int... Lane>
   if constexpr (Step > 1) exchange<Step / 2>(rows, std::make_integer_sequence<int, n>());
 }
 
-/// to[j * width + i] = x[i * line_stride + j] for n lines, padded with zeros to `width`, and `depth` steps. Stores whole vectors, in
-/// ascending order, so that what one writes too far, the next overwrites; `to` has room for one vector more.
+/// to[j * width + i] = x[i * line_stride + j] for n lines, padded with zeros to `width`, and `depth` steps. Stores whole vectors in
+/// ascending order, so that the excess of one is overwritten by the next; `to` has room for one vector more.
 template <class T, class S>
 void pack_transposed(const S* x, std::int64_t line_stride, int n, std::int64_t depth, int width, T* to) {
   using Vector = typename VectorOf<T>::type;
@@ -254,8 +252,7 @@ void pack_transposed(const S* x, std::int64_t line_stride, int n, std::int64_t d
   }
 }
 
-/// Copies `count` lines of x, `depth` long, into panels of `width` lines, step by step of the depth. `to` has room for
-/// one vector more.
+/// Packs `count` lines of x, `depth` long, into panels of `width` lines, step by step of the depth. `to` has room for one vector more.
 template <class T, class S>
 void pack(const S* x, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t count, std::int64_t depth, int width, T* to) {
   for (std::int64_t first = 0; first < count; first += width, to += width * depth, x += width * line_stride) {
@@ -264,7 +261,7 @@ void pack(const S* x, std::int64_t line_stride, std::int64_t depth_stride, std::
       pack_transposed(x, line_stride, static_cast<int>(n), depth, width, to);
       continue;
     }
-    // Nearly all panels have one of two widths; moves of a fixed length need no loop.
+    // Nearly all panels have one of two widths; moves of a constant length need no loop.
     const auto copy = [&]<int Width>(std::integral_constant<int, Width>) {
       for (std::int64_t k = 0; k < depth; ++k) std::memcpy(to + k * Width, x + k * depth_stride, Width * sizeof(T));
     };
@@ -283,7 +280,7 @@ struct Sizes {
 
 using tern::round_up;
 
-/// Elements that `multiply` needs room for, for packed panels of a and then of b.
+/// Number of elements that `multiply` needs for packed panels of a and then of b.
 template <class T>
 constexpr std::int64_t packed_a_size(Sizes size) {
   return round_up((std::min(size.rows, block_rows) + max_height) * packed_row + lanes<T>, lanes<T>);
@@ -294,8 +291,8 @@ constexpr std::int64_t packed_size(Sizes size) {
          lanes<T>;
 }
 
-/// A block of a in panels of one height and, where the rows that are left would waste more than one of another, a lower one. A matrix
-/// whose rows are contiguous is copied row by row, another step by step of the depth.
+/// A block of a in panels of one height and, if the remaining rows would waste more than one row, a last panel of a smaller height. A
+/// matrix with contiguous rows is copied row by row, any other step by step of the depth.
 template <class T>
 struct PackedRows {
   template <class S>
@@ -309,7 +306,7 @@ struct PackedRows {
       constexpr std::int64_t ahead = 4;
       for (std::int64_t i = 0; i < rows; ++i) {
         if (i + ahead < rows) {
-          Upcoming row = Upcoming::of(a.at(i + ahead, 0).data, 0, 1, depth);
+          Prefetch row = Prefetch::of(a.at(i + ahead, 0).data, 0, 1, depth);
           row.spread(1);
           row.call();
         }
@@ -322,9 +319,9 @@ struct PackedRows {
     }
   }
 
-  /// c = alpha times this block times a panel of b, of `columns` columns, or added to c. Meanwhile it prefetches `next`: the hardware
+  /// c = alpha times this block times a panel of b, of `columns` columns, or added to c. Prefetches `next` meanwhile: the hardware
   /// prefetcher does not follow strides of more than a page.
-  void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, Upcoming next) const {
+  void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, Prefetch next) const {
     const int vectors = columns <= lanes<T> ? 1 : 2;
     next.spread(ceil_div(rows, height) * ceil_div(depth, last_steps));
     for (std::int64_t i = 0; i < rows; i += height) {
@@ -344,16 +341,16 @@ struct PackedRows {
   T* data;
   int height, rest;
   bool is_by_rows;
-  /// Tiles of rows as they stand, 14 kernels. Of float64, the reference's type, they would be 70 KB of a user's program.
+  /// Microkernels on unpacked rows, 14 of them. For float64, the reference's type, they would add 70 KB to a user's program.
   static constexpr bool has_row_tiles = !std::is_same_v<T, double>;
 };
 
-/// c = alpha * a b, or added to c, on the calling thread. c's rows are contiguous; one stride of a and of b is 1. S is T or a 16-bit
-/// float. `work` is aligned to vectors and has packed_size elements.
+/// c = alpha * a b, or added to c, on the calling thread. c's rows are contiguous; one stride of a and of b is 1. S is T or a 16-bit float.
+/// `work` is aligned to vectors and has packed_size elements.
 template <class T, class S>
 void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const S>& b, T* c, std::int64_t c_stride, bool add, T* work) {
   T *const packed_a = work, *const packed_b = work + packed_a_size<T>(size);
-  // No prefetch of panels that are in the second-level cache already.
+  // Panels that already are in L2 need no prefetch.
   const bool is_far = size.columns * size.depth > 1 << 16;
   // Even blocks of the depth.
   const std::int64_t depth_blocks = std::max<std::int64_t>(ceil_div(size.depth, block_depth), 1);
@@ -365,19 +362,19 @@ void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const 
       for (std::int64_t i0 = 0; i0 < size.rows; i0 += block_rows) {
         const PackedRows<T> block(a.at(i0, k0), std::min(block_rows, size.rows - i0), depth, packed_a);
         for (std::int64_t j = 0; j < columns; j += breadth<T>) {
-          // The last panel of b is one vector wide where that is enough. Each is packed when the first block of a asks for it, which finds
-          // it in a near cache; if that block is the only one, they all have one place.
+          // The last panel of b is one vector wide if that suffices. Each panel is packed when the first block of a needs it, and is then
+          // still in a near cache; if there is only one block of a, all panels share one buffer.
           const int width = static_cast<int>(std::min<std::int64_t>(breadth<T>, columns - j));
           T* const panel = packed_b + (size.rows > block_rows ? j * depth : 0);
           if (i0 == 0)
             pack(b.at(k0, j0 + j).data, b.column_stride, b.row_stride, width, depth, width <= lanes<T> ? lanes<T> : breadth<T>, panel);
-          Upcoming next;
+          Prefetch next;
           if (const std::int64_t following = j + breadth<T>; is_far && following < columns) {
             const S* const source = b.at(k0, j0 + following).data;
             const std::int64_t count = std::min<std::int64_t>(breadth<T>, columns - following);
-            if (i0 > 0) next = Upcoming::of(packed_b + following * depth, depth, count, depth);
-            else if (b.column_stride == 1) next = Upcoming::of(source, b.row_stride, depth, count);
-            else next = Upcoming::of(source, b.column_stride, count, depth);
+            if (i0 > 0) next = Prefetch::of(packed_b + following * depth, depth, count, depth);
+            else if (b.column_stride == 1) next = Prefetch::of(source, b.row_stride, depth, count);
+            else next = Prefetch::of(source, b.column_stride, count, depth);
           }
           block.multiply(panel, width, c + i0 * c_stride + j0 + j, c_stride, alpha, add || k0 > 0, next);
         }

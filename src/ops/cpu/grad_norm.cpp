@@ -9,7 +9,7 @@ namespace tern::kernels {
 
 using namespace loops;
 
-/// More than there are threads, of enough elements each that a part's own cost does not show.
+/// More parts than there are threads, each with enough elements that its fixed cost is negligible.
 std::int64_t square_sum_parts(Cpu, std::int64_t count) { return std::clamp<std::int64_t>(count / 4096, 1, 1024); }
 
 void square_sums(Cpu, const View& x, const View& sums) {

@@ -17,11 +17,11 @@ using namespace loops;
 
 namespace {
 
-/// Throws unless all indices lie in [0, size). Kernels call it before they write anything.
+/// Throws unless all indices are in [0, size). Kernels call it before they write anything.
 void check_indices(const char* where, const View& index, std::int64_t size) {
   const auto loop = make_loop<1>(index.shape, {&index.strides});
   const auto* const data = index.as<const std::int64_t>();
-  // Without an early exit the loop vectorises; the culprit is looked for only when there is one.
+  // Without an early exit the loop vectorizes; the bad index is searched only if there is one.
   bool all_inside = true;
   walk(loop, 0, loop.count, loop.count, [&](const std::int64_t* at, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) all_inside &= std::uint64_t(data[at[0] + i * loop.inner_stride(0)]) < std::uint64_t(size);
@@ -34,7 +34,7 @@ void check_indices(const char* where, const View& index, std::int64_t size) {
   });
 }
 
-/// A view without one dimension.
+/// Shape or strides of a view without one dimension.
 Shape without(Shape shape, int dim) {
   shape.erase(dim);
   return shape;
@@ -47,9 +47,9 @@ template <class S>
   else return S(compute_t<S>(a) + compute_t<S>(b));
 }
 
-/// Calls f(i, j, offsets) for all positions i along a dimension of the given length and all elements j of runs of the
-/// other dimensions, in ascending order of i for each element; runs are shared among threads. `step` is the step along
-/// the dimension in the first operand: whichever of i and j moves less in memory is the inner loop.
+/// Calls f(i, j, offsets) for all positions i along a dimension of the given length and all elements j of segments of the other dimensions,
+/// in ascending order of i for each element; segments are shared among threads. `step` is the stride of the dimension in the first operand:
+/// of i and j, the one with the smaller stride in memory is the inner loop.
 template <int N, class F>
 void for_each_line(const Loop<N>& others, std::int64_t length, std::int64_t step, F&& f) {
   const bool lines = std::abs(step) < std::abs(others.inner_stride(0)) || others.inner() == 1;
@@ -61,16 +61,16 @@ void for_each_line(const Loop<N>& others, std::int64_t length, std::int64_t step
   });
 }
 
-/// Note [Long sums]: the length of a plain sum in float32. Each addition rounds: the error is at most 1e-6 of a sum of 16 numbers of one
-/// sign, and 1% of one of a million. More are added in float64, or in float32 up to 16 at a time, which is faster, and these sums in
-/// float64. A sum of 16-bit floats is rounded to 16 bits once, at its end.
+/// Note [Long sums]: the maximal length of a plain sum in float32. Each addition rounds: the error of a sum of numbers of one sign is at
+/// most 1e-6 for 16 numbers, and 1% for a million. Longer sums are in float64, or in float32 for up to 16 numbers at a time, which is
+/// faster, and these in float64. A sum of 16-bit floats is rounded to 16 bits once, at its end.
 constexpr std::int64_t short_sum = 16;
 
-/// scatter_add with float64 sums of whole lines of y along `dim`, of which y's copy has cost as much already.
-/// others: the lines of source, index and y.
+/// scatter_add with float64 sums of whole lines of y along `dim`; copying y has cost as much already. others: the lines of source, index
+/// and y.
 template <class S>
 void scatter_long_sums(const View& y, const View& index, const View& source, const Loop<3>& others, int dim) {
-  constexpr std::int64_t max_sums = 131072, max_lines = 256;  // within the second-level cache, if lines are no longer than that
+  constexpr std::int64_t max_sums = 131072, max_lines = 256;  // sums fit into the L2 cache, if lines are no longer than that
   const std::int64_t targets = y.shape[dim], length = index.shape[dim], lines = std::clamp<std::int64_t>(max_sums / targets, 1, max_lines);
   const Scratch<double> memory(num_threads() * targets * lines, y.stream);
   parallel_units(others.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
@@ -110,7 +110,7 @@ void scatter_add(Cpu, const View& y, const View& index, const View& source, int 
   check_indices("scatter_add", index, y.shape[dim]);
   const Strides y_others = without(y.strides, dim), index_others = without(index.strides, dim);
   const Strides source_others = without(source.strides, dim);
-  // Elements that share all other coordinates may meet in one target, so a thread takes whole lines along `dim`.
+  // Elements that share all other coordinates may have the same target, so a thread takes whole lines along `dim`.
   const auto others = make_loop<3>(without(index.shape, dim), {&source_others, &index_others, &y_others});
   const std::int64_t y_step = y.strides[dim], index_step = index.strides[dim], source_step = source.strides[dim];
   dispatch_numbers(y.dtype, "scatter_add", [&]<class S>() {
@@ -126,9 +126,9 @@ void scatter_add(Cpu, const View& y, const View& index, const View& source, int 
 
 namespace {
 
-/// Copies rows between slices (A, I, C) and the rows (A, N, C) at an index, one way or the other.
+/// Copies rows between slices (A, I, C) and the rows (A, N, C) at an index, in either direction.
 void copy_rows(const View& slices, const View& index, const View& rows, bool is_from_rows) {
-  if (slices.numel() == 0) return;  // memcpy takes no null, not even for nothing
+  if (slices.numel() == 0) return;  // memcpy takes no null pointer, even for no bytes
   const std::int64_t count = slices.shape[1], width = slices.shape[2];
   const View &from = is_from_rows ? rows : slices, &to = is_from_rows ? slices : rows;
   const std::int64_t from_stride = from.strides[2], to_stride = to.strides[2];
@@ -160,7 +160,7 @@ void index_copy(Cpu, const View& y, const View& index, const View& source) {
 
 namespace {
 
-/// The rows that more than `at_most` slices are added to.
+/// Rows to which more than `at_most` slices are added.
 class BusyRows {
  public:
   BusyRows(const View& index, std::int64_t length, std::int64_t at_most, const Stream& stream) : places_(length, stream) {
@@ -175,7 +175,7 @@ class BusyRows {
   }
   std::int64_t count() const { return std::int64_t(rows_.size()); }
   std::int64_t operator[](std::int64_t place) const { return rows_[std::size_t(place)]; }
-  /// The place of a row among these, or -1.
+  /// Index of a row among these, or -1.
   std::int32_t place_of(std::int64_t row) const { return rows_.empty() ? -1 : places_.data()[row]; }
 
  private:
@@ -183,16 +183,16 @@ class BusyRows {
   std::vector<std::int64_t> rows_;
 };
 
-/// Room for the sums of one thread, each (rows, pitch).
+/// Memory for the sums of one thread, each (rows, pitch).
 struct Sums {
-  float* narrow;  ///< of all rows that are added to, where y has 16 bits
+  float* narrow;  ///< sums of all rows that are added to, if y has 16 bits
   double* long_sums;
-  std::int32_t* added;  ///< to a long row since its sum was moved into the float64 one
+  std::int32_t* added;  ///< count of additions to a long row since its float32 sum was moved to float64
   std::int64_t pitch;
 };
 
-/// y (N, C) += source (I, C) at the indices, in ascending order of i. Sums grow in y, or in float32 where y has 16 bits; those of long
-/// rows go to float64 ones every so often, Note [Long sums].
+/// y (N, C) += source (I, C) at the indices, in ascending order of i. Sums accumulate in y, or in float32 if y has 16 bits; those of long
+/// rows are moved to float64 sums regularly, Note [Long sums].
 template <class S>
 void add_slices(const View& y, const View& index, const View& source, const BusyRows& narrow_rows, const BusyRows& long_rows,
                 const Sums& sums) {
@@ -249,15 +249,15 @@ View columns_of(const View& x, std::int64_t a, std::int64_t first, std::int64_t 
 void index_add(Cpu, const View& y, const View& index, const View& source) {
   check_indices("index_add", index, y.shape[1]);
   const std::int64_t outer = y.shape[0], count = source.shape[1], width = y.shape[2];
-  // Threads take columns: equal indices then meet in one thread, in order, and frequent ones cannot unbalance the work.
-  // A column block is a multiple of a cache line, so that threads do not write to the same one.
+  // Threads take columns: equal indices are then added by one thread, in order, and frequent ones do not unbalance the work. A block of
+  // columns is a multiple of a cache line, so that threads do not write to the same line.
   constexpr std::int64_t block = 32, max_sums = 131072;
   const std::int64_t blocks = ceil_div(width, block);
   dispatch_numbers(y.dtype, "index_add", [&]<class S>() {
     constexpr bool is_narrow = sizeof(S) == 2, has_long = is_narrow || std::is_same_v<S, float>;
     const BusyRows narrow_rows(index, is_narrow ? y.shape[1] : 0, 0, y.stream),
         long_rows(index, has_long && count > short_sum ? y.shape[1] : 0, short_sum, y.stream);
-    // So many columns at a time that their sums stay in the second-level cache.
+    // As many columns at a time as keep their sums in the L2 cache.
     const std::int64_t at_once =
         std::clamp<std::int64_t>(max_sums / block / std::max<std::int64_t>(narrow_rows.count() + long_rows.count(), 1), 1, chunk / block);
     const std::int64_t pitch = at_once * block, narrow_size = narrow_rows.count() * pitch, long_size = long_rows.count() * pitch;

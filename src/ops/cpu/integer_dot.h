@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-/// The instructions of Note [Integer products], for the processor at hand.
+/// Instructions of Note [Integer products], for the processor at hand.
 
 namespace tern::integers {
 
@@ -16,9 +16,10 @@ constexpr int lanes = gemm::lanes<std::int32_t>;
 using IntVector = gemm::VectorOf<std::int32_t>::type;
 using ShortVector = gemm::VectorOf<std::int16_t>::type;
 
-/// Note [VNNI at run time]: x86-64-v3 and -v4 have no VNNI, but many processors that load a library for them do (cmake/library.cmake). A
-/// build without it, with registers as wide, asks the processor, and writes the instructions in assembly, which needs no compiler flag:
-/// with one, templates that other files compile as well could come out with instructions that the processor lacks.
+/// Note [VNNI at run time]: the levels x86-64-v3 and -v4 do not include VNNI, but many processors that load a library built for them have
+/// it (cmake/library.cmake). A build without VNNI, with registers of the same width, asks the processor at run time, and uses the
+/// instructions through inline assembly, which needs no compiler flag: with a flag, templates that other files instantiate too could be
+/// emitted with instructions that the processor lacks.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 inline constexpr bool vnni_is_built_in = true, vnni_is_asked_for = false;
 inline bool has_vnni() { return true; }
@@ -38,12 +39,12 @@ inline bool has_vnni() { return false; }
 #endif
 
 #if defined(__AVX512BW__) || defined(__AVX2__)
-/// x of 8 bits. Weights are bytes in [0, 255], and what their zero adds is subtracted at the start of a sum.
+/// x of 8 bits. Weights are unsigned bytes in [0, 255]; the contribution of their zero point is subtracted at the start of a sum.
 struct Bytes {
   using Code = std::int8_t;
   static constexpr int per_lane = 4;
   static constexpr float most = 127;
-  /// The sum of as many products of 255 and 127 is below 2^31.
+  /// Number of products of 255 and 127 whose sum is below 2^31.
   static constexpr std::int64_t longest = 32768;
   static constexpr bool has_zeros = true;
 
@@ -63,13 +64,13 @@ struct Bytes {
 };
 #endif
 
-/// x in [-Most, Most] of 16 bits, weights in [-128, 127] of as many. With Vnni the product and the sum are one instruction.
+/// x in [-Most, Most] of 16 bits, weights in [-128, 127] of 16 bits. With Vnni, product and sum are one instruction.
 template <int Most, bool Vnni>
 struct Pairs {
   using Code = std::int16_t;
   static constexpr int per_lane = 2;
   static constexpr float most = Most;
-  static constexpr std::int64_t longest = Most > 127 ? 512 : 32768;  // as above, of 128 and Most
+  static constexpr std::int64_t longest = Most > 127 ? 512 : 32768;  // likewise, for products of 128 and Most
   static constexpr bool has_zeros = false;
 
   [[gnu::always_inline]] static IntVector dot(IntVector sums, IntVector weights, std::int32_t x) {
@@ -98,7 +99,7 @@ template <bool Vnni>
 using SixteenBits = Pairs<32767, Vnni>;
 template <bool Vnni>
 struct EightBitsOf {
-  using type = Pairs<127, false>;  // the same sums
+  using type = Pairs<127, false>;  // gives the same sums
 };
 #if defined(__AVX512BW__) || defined(__AVX2__)
 template <>

@@ -9,8 +9,8 @@ namespace tern::kernels {
 using namespace loops;
 using gemm::Matrix;
 
-// Products of integers on the CPU: plain loops over the stride that is 1, without packing, a few times slower than those of floats. Sums
-// are taken in the unsigned type, which wraps.
+// Products of integers on the CPU: plain loops over the unit stride, without packing, a few times slower than those of floats. Sums are in
+// the unsigned type, which wraps.
 
 namespace {
 

@@ -11,13 +11,13 @@ namespace tern::integers {
 using namespace kernels;
 using namespace loops;
 
-/// Note [Integer products]: rows of x become integers, x = scale q, and an instruction adds the products of the bytes that share a lane to
-/// a 32-bit sum there: four of an unsigned byte, the weight's, with a signed one (`Bytes`: VNNI's vpdpbusd), or two of 16-bit numbers
-/// (`Pairs`: VNNI's vpdpwssd, or pmaddwd and a sum): four or two times the products of a float32 FMA. int8 takes 16 bits of x, with a
-/// scale a row; dynamic_int8 takes 8, and so do q8_0 and q4_0, with a scale for each block of 32, as in ggml. A block's sum is exact, and
-/// is scaled and added up in float32, in one order: a row of y does not depend on how many rows there are. The product is that of gemm.h
-/// otherwise: a panel of two vectors of output channels is packed by step of the depth, x by step for a tile of rows, and a tile's sums
-/// stay in registers. Weights become panels from whatever a format stores, once for all rows.
+/// Note [Integer products]: rows of x become integers, x = scale q, and an instruction adds the products of the bytes in a lane to that
+/// lane's 32-bit sum: four products of an unsigned byte, the weight's, and a signed one (`Bytes`: VNNI's vpdpbusd), or two of 16-bit
+/// numbers (`Pairs`: VNNI's vpdpwssd, or pmaddwd and an addition). That is four or two times the products of a float32 FMA. int8 uses 16
+/// bits of x, with one scale per row; dynamic_int8 uses 8 bits, and so do q8_0 and q4_0, with one scale per block of 32, as in ggml. A
+/// block's sum is exact, and is scaled and added up in float32, in one order: a row of y does not depend on the number of rows. Otherwise
+/// the product is that of gemm.h: a panel of two vectors of output channels is packed by step of the depth, x by step for a tile of rows,
+/// and a tile's sums stay in registers. Weights of any format are unpacked into panels once for all rows.
 
 constexpr int panel = 2 * lanes;
 using FloatVector = gemm::VectorOf<float>::type;
@@ -37,7 +37,7 @@ inline float float_at(const std::uint8_t* at) {
   return value;
 }
 
-/// The 32 codes of a block as unsigned bytes, of which `zero_of` its format is 0.
+/// The 32 codes of a block as unsigned bytes; `zero_of` the format is the code of 0.
 [[gnu::always_inline]] inline void unpack_block(QuantFormat format, const std::uint8_t* block, std::uint8_t* to) {
   if (format == QuantFormat::q8_0) {
 #pragma omp simd
@@ -53,7 +53,7 @@ inline float float_at(const std::uint8_t* at) {
 }
 constexpr std::int32_t zero_of(QuantFormat format) { return format == QuantFormat::q4_0 ? 8 : 128; }
 
-/// Cut of the depth: `groups` parts of `steps` lanes' numbers each, but for the last one, with a scale of the weight each.
+/// Division of the depth: `groups` parts of `steps` lane words each, except the last one; each has its own scale of the weight.
 template <class Kind>
 struct Depth {
   explicit Depth(const QuantizedRows& w)
@@ -64,25 +64,25 @@ struct Depth {
   std::int64_t length, all_steps, steps, groups;
 };
 
-/// Rows of a tile: one of several groups has as many sums in float32 beside those of integers.
+/// Rows of a tile: one with several groups has as many float32 sums in addition to those of integers.
 constexpr int max_rows(bool grouped) { return grouped ? (gemm::max_height > 6 ? 7 : 3) : gemm::max_height; }
 
-/// Even tiles of so many rows.
+/// Tiles of even height.
 struct Tiles {
   Tiles(std::int64_t rows_, int most) : rows(rows_), count(ceil_div(rows_, most)) {}
   std::int64_t begin(std::int64_t tile) const { return rows * tile / count; }
   std::int64_t rows, count;
 };
 
-/// The rows of x as integers, by tiles, whose height is R: numbers (all_steps, R) of a lane each.
+/// Rows of x as integers, by tiles of height R: one lane word for each of (all_steps, R).
 struct Encoded {
   std::int32_t* codes;
   std::int64_t tile_size;
-  std::int32_t* zeros;  ///< (rows, groups): what the weight's zero adds to a group's sum, negated
-  float* scales;        ///< (rows, groups); NaN for one that is not finite
+  std::int32_t* zeros;  ///< (rows, groups): the negated contribution of the weight's zero point to a group's sum
+  float* scales;        ///< (rows, groups); NaN for a group that is not finite
 };
 
-/// f over the lanes of a vector, for one that is associative.
+/// Reduction of the lanes of a vector by f, which is associative.
 template <int Step, class F, int... Lane>
 [[gnu::always_inline]] inline std::int32_t fold(IntVector x, const F& f, std::integer_sequence<int, Lane...> all) {
   const IntVector both = f(x, __builtin_shufflevector(x, x, (Lane ^ Step)...));
@@ -94,7 +94,7 @@ template <class F>
   return fold<lanes / 2>(x, f, std::make_integer_sequence<int, lanes>());
 }
 
-/// Calls f(values + i, i) for each `panel` of n numbers, the last one filled up with zeros.
+/// Calls f(values + i, i) for each `panel` of n numbers, the last one padded with zeros.
 template <class F>
 [[gnu::always_inline]] inline void each_panel(const float* values, std::int64_t n, const F& f) {
   std::int64_t i = 0;
@@ -105,7 +105,7 @@ template <class F>
   f(last, i);
 }
 
-/// The bits of the largest magnitude of n numbers: it grows with its bits, and those of infinity and NaN come last.
+/// Bits of the largest magnitude of n numbers: magnitudes are ordered as their bits, with infinity and NaN last.
 [[gnu::always_inline]] inline std::int32_t largest_bits(const float* values, std::int64_t n) {
   const auto larger = [](IntVector x, IntVector y) { return x > y ? x : y; };
   IntVector top[2] = {};
@@ -120,7 +120,7 @@ template <class F>
   return fold(larger(top[0], top[1]), larger);
 }
 
-/// A run of x with one scale: x is scale q with |q| <= Kind::most.
+/// A segment of x with one scale: x is scale q with |q| <= Kind::most.
 template <class Kind>
 struct Scale {
   explicit Scale(std::int32_t largest) : is_finite(largest < 0x7f800000) {
@@ -138,8 +138,8 @@ template <int... Code>
   return __builtin_shufflevector(first, second, (2 * (Code % 4 == 1 ? Code + 1 : Code % 4 == 2 ? Code - 1 : Code))...);
 }
 
-/// The codes of n numbers, filled up with zeros to a multiple of four, and their sum. Of four, pairs have the first and the third in a
-/// lane, and the second and the fourth in the next: as pack_codes leaves the weights.
+/// Codes of n numbers, padded with zeros to a multiple of four, and their sum. Of each four codes, pairs hold the first and third in one
+/// lane, and the second and fourth in the next: the order that pack_codes gives the weights.
 template <class Kind>
 [[gnu::always_inline]] inline std::int32_t write_codes(const float* values, std::int64_t n, const Scale<Kind>& scale,
                                                        typename Kind::Code* to) {
@@ -149,7 +149,7 @@ template <class Kind>
   }
   IntVector sums = {};
   each_panel(values, n, [&](const float* from, std::int64_t at) {
-    // A sum with 1.5 2^23 has the nearest whole number in its last bits.
+    // Adding 1.5 2^23 leaves the nearest integer in the low bits.
     constexpr float shift = 12582912.0F;
     IntVector whole[2];
 #pragma GCC unroll 2
@@ -176,8 +176,8 @@ template <class Kind>
   return Kind::has_zeros ? fold(sums, [](IntVector x, IntVector y) { return x + y; }) : 0;
 }
 
-/// The codes of a row, `depth.length` of them, and of each group of it the scale (one for all, or, with HasBlocks, the block's own) and the
-/// codes' sum.
+/// Codes of a row, `depth.length` of them, and for each group its scale (one for all, or, with HasBlocks, the block's own) and the sum of
+/// its codes.
 template <class Kind, bool HasBlocks, class S>
 void encode_row(const S* x, std::int64_t in, const Depth<Kind>& depth, typename Kind::Code* to, float* scales, std::int32_t* sums) {
   alignas(64) float buffer[chunk];
@@ -185,7 +185,7 @@ void encode_row(const S* x, std::int64_t in, const Depth<Kind>& depth, typename 
     for (std::int64_t k = 0; k < in; k += chunk) f(load(x + k, 1, std::min(chunk, in - k), buffer), k, std::min(chunk, in - k));
   };
   if constexpr (HasBlocks) {
-    if (in == 0) {  // one group, without a block that would write it
+    if (in == 0) {  // one group, and no block that would write it
       scales[0] = 0;
       if constexpr (Kind::has_zeros) sums[0] = 0;
     }
@@ -215,7 +215,7 @@ void encode_row(const S* x, std::int64_t in, const Depth<Kind>& depth, typename 
   }
 }
 
-/// A tile of rows of x, through `rows_of_codes`, which has room for it.
+/// Encodes a tile of rows of x, through `rows_of_codes`, which has room for it.
 template <class Kind, bool HasBlocks, class S>
 void encode_tile(const View& x, std::int64_t first, int n, const Depth<Kind>& depth, std::int32_t zero, std::int32_t* rows_of_codes,
                  std::int32_t* codes, const Encoded& to) {
@@ -231,15 +231,15 @@ void encode_tile(const View& x, std::int64_t first, int n, const Depth<Kind>& de
   if (n > 1) gemm::pack_transposed(lines, depth.all_steps, n, depth.all_steps, n, codes);
 }
 
-/// A panel of output channels: codes (all_steps, panel) of a lane each, and scales (groups, panel).
+/// Panel of output channels: codes, one lane word for each of (all_steps, panel), and scales (groups, panel).
 struct Panel {
   std::int32_t* codes;
   float* scales;
-  std::uint8_t* unpacked;  ///< rows of blocks on their way
+  std::uint8_t* unpacked;  ///< temporary for unpacked rows of blocks
 };
 
-/// Transposes n lines of bytes, four a lane, into a panel. Pairs get, of four bytes, the first and the third, and then the second and the
-/// fourth, less the zero.
+/// Transposes n lines of bytes, four a lane, into a panel. Pairs get, of each four bytes, the first and third, and then the second and
+/// fourth, minus the zero point.
 template <class Kind>
 void pack_codes(const std::int32_t* lines, std::int64_t stride, int n, std::int64_t length, std::int32_t zero, std::int32_t* to) {
   const std::int64_t fours = length / 4;
@@ -295,7 +295,7 @@ void pack_panel(const QuantizedRows& w, const Depth<Kind>& depth, std::int64_t f
   pack_codes<Kind>(lines, stride, n, depth.length, zero_of(w.format), to.codes);
 }
 
-/// Operands and result of a tile: `y` (R, panel), its rows y_stride apart.
+/// Operands and result of a tile: `y` (R, panel), with rows y_stride apart.
 struct TileOperands {
   const std::int32_t* x;
   const std::int32_t* zeros;
@@ -317,7 +317,7 @@ void multiply_tile(const Depth<Kind>& depth, const Panel& w, const TileOperands&
       if constexpr (Kind::has_zeros) products[r][0] = products[r][1] = IntVector{} + tile.zeros[r * depth.groups + group];
     }
     const std::int64_t steps = std::min(depth.steps, depth.all_steps - group * depth.steps);
-    // Pointers to vectors, not memcpy: GCC copies two at once through memory, in halves that a load of the whole then waits for.
+    // Pointers to vectors, not memcpy: GCC copies two at once through memory, in halves, and a load of the whole then waits for them.
     for (std::int64_t step = 0; step < steps; ++step, weights += panel, x += R) {
       const IntVector first = *reinterpret_cast<const IntVector*>(weights), second = *reinterpret_cast<const IntVector*>(weights + lanes);
 #pragma GCC unroll 16
@@ -358,7 +358,7 @@ MultiplyTile<Kind> multiply_tile_for(std::int64_t rows) {
   return table[static_cast<std::size_t>(rows - 1)];
 }
 
-/// The columns of y of one panel, `n` of them from `first` on.
+/// Columns of y of one panel, `n` of them from `first` on.
 template <class Kind, class S>
 void multiply_panel(const Depth<Kind>& depth, const Tiles& tiles, const Panel& w, const Encoded& x, const View& bias, const View& y,
                     std::int64_t first, int n) {
@@ -390,7 +390,7 @@ void multiply(const View& x, const QuantizedRows& w, const View& bias, const Vie
   const std::int64_t rows = x.shape[0];
   const int most = max_rows(depth.groups > 1);
   const Tiles tiles(rows, most);
-  // A transposition writes up to a vector too much.
+  // A transpose writes up to one vector too much.
   const std::int64_t tile_size = round_up(std::min<std::int64_t>(rows, most) * depth.all_steps + lanes, 16);
   const std::int64_t encoders = std::clamp<std::int64_t>(rows * w.in / stream_grain, 1, std::min<std::int64_t>(num_threads(), tiles.count));
   const Scratch<std::int32_t> codes(tiles.count * tile_size, y.stream), lines(encoders * tile_size, y.stream);
@@ -405,7 +405,7 @@ void multiply(const View& x, const QuantizedRows& w, const View& bias, const Vie
     }
   });
   const std::int64_t panels = ceil_div(w.out, panel);
-  // Packing a weight takes about the time of some rows' products.
+  // Packing a weight takes about the time of the products of a few rows.
   const std::int64_t work = panels * panel * depth.length * (rows + 4);
   const std::int64_t threads = std::clamp<std::int64_t>(work / gemm::product_grain, 1, std::min<std::int64_t>(num_threads(), panels));
   const std::int64_t codes_size = round_up(depth.all_steps * panel, 16), scales_size = round_up(depth.groups * panel, 16);

@@ -10,19 +10,19 @@ namespace tern::kernels {
 
 using namespace loops;
 
-// A row comes from memory once, for its statistics, and is in the cache when it is normalized. Rows of the 16-bit types are widened
-// into a buffer of their thread.
+// A row is read from memory once, for its statistics, and is in the cache when it is normalized. Rows of the 16-bit types are widened into
+// a buffer of their thread.
 
 namespace {
 
-/// Rows go from stage to stage together: the statistics of a single short row would keep what follows waiting.
+/// Rows that go through the stages together: the statistics of a single short row would stall the next stage.
 constexpr std::int64_t max_rows = 8;
 std::int64_t rows_in_group(std::int64_t columns) { return columns > 0 ? std::clamp<std::int64_t>(2 * chunk / columns, 1, max_rows) : 1; }
 
 /// Elements of a row's buffer: whole cache lines.
 std::int64_t padded(std::int64_t columns) { return round_up(columns, 16); }
 
-/// n parameters as C: where they lie, converted into the buffer, or `otherwise` where there are none.
+/// n parameters as C: read in place, converted into the buffer, or filled with `otherwise` if there are none.
 template <class C, class S>
 const C* parameters(const View& view, std::int64_t n, C otherwise, C* buffer) {
   if (view.data) return load(view.as<const S>(), 1, n, buffer);
@@ -30,14 +30,14 @@ const C* parameters(const View& view, std::int64_t n, C otherwise, C* buffer) {
   return buffer;
 }
 
-/// Statistics that normalize a row: u = (s - center) rstd + rest. The center is the mean, rounded; rest makes up for that. So
-/// neither a large mean nor a first element that is far off takes digits from the others; see Note [Shifted rows].
+/// Statistics that normalize a row: u = (s - center) rstd + rest. The center is the rounded mean, and rest corrects the rounding. So
+/// neither a large mean nor an outlier as first element costs the others precision; see Note [Shifted rows].
 template <class C>
 struct Moments {
   C center, rest, rstd;
 
   Moments() = default;
-  /// mean: from `shift` on.
+  /// mean: relative to `shift`.
   Moments(C shift, double mean, double scale)
       : center(static_cast<C>(shift + mean)),
         rest(static_cast<C>(((double(center) - shift) - mean) * scale)),
@@ -46,12 +46,12 @@ struct Moments {
 
 template <class C>
 struct Statistics {
-  C mean;  ///< from the first element on
+  C mean;  ///< relative to the first element
   Moments<C> moments;
 };
 
-/// Both sums in one pass. That of the squares is about the first element; where that is far from the mean, the difference would cancel,
-/// and both are taken once more about the mean.
+/// Both sums in one pass. The sum of squares is about the first element; if that is far from the mean, the difference would cancel, and
+/// both are computed once more about the mean.
 template <class C>
 Statistics<C> statistics_of(const C* row, std::int64_t n, bool centered, double eps) {
   const C first = centered && n > 0 ? row[0] : C(0);
@@ -128,23 +128,23 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
   });
 }
 
-// Note [Parameter gradients]: the rows are cut into parts of a size that depends on their count alone. Each part adds its rows up in
-// order, and the parts are added up in order at last, so the sums do not depend on the number of threads. A part costs about as much
-// as a row, so it has 32 rows where that leaves enough parts to share, and more where there would be more than 64.
+// Note [Parameter gradients]: the rows are divided into parts of a size that depends on their number alone. Each part adds up its rows in
+// order, and the parts are added in order at the end, so the sums do not depend on the number of threads. A part costs about as much as a
+// row, so it has 32 rows if that leaves enough parts to share, and more where there would be over 64 parts.
 
 namespace {
 
 std::int64_t rows_in_part(std::int64_t rows) { return std::max(std::clamp<std::int64_t>(ceil_div(rows, 32), 4, 32), ceil_div(rows, 64)); }
 
-/// A row of the backward pass: what it was normalized with, its gradients, and the means of h and h u.
+/// A row of the backward pass: its normalization, its gradients, and the means of h and h u.
 template <class C>
 struct GradRow {
   const C *s, *g, *g_sum;
   Moments<C> moments;
-  C h_mean, hu_mean;  ///< h_mean is 0 where the row was not centered
+  C h_mean, hu_mean;  ///< h_mean is 0 if the row is not centered
 };
 
-/// The row's part of dgamma and dbeta.
+/// Adds the row's contribution to dgamma and dbeta.
 template <class C>
 void add_parameter_grads(const GradRow<C>& row, C* dgamma, C* dbeta, std::int64_t n) {
   const C *const s = row.s, *const g = row.g;
@@ -156,8 +156,8 @@ void add_parameter_grads(const GradRow<C>& row, C* dgamma, C* dbeta, std::int64_
   }
 }
 
-/// dx of a row; it may be g or g_sum. A loop of its own: stores complete in order, so those to sums in the cache would wait for dx,
-/// which goes to memory.
+/// dx of a row; it may be g or g_sum. In a separate loop: stores complete in order, so stores to sums in the cache would wait for those of
+/// dx, which go to memory.
 template <class C>
 void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
   const GradRow<C> r = row;
@@ -169,7 +169,7 @@ void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
   }
 }
 
-/// y = the sum of the parts' rows of `columns` elements, which lie `stride` apart, or is added to.
+/// y = the sum of the parts' rows of `columns` elements, which are `stride` apart, or that added to y.
 template <class C, class S>
 void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int64_t columns, const View& y, Write write) {
   const std::int64_t runs = ceil_div(columns, chunk);
@@ -210,7 +210,7 @@ GradRow<C> grad_row(const LayerNormGradArguments& a, const C* gamma, const C* ze
   return {s, g, g_sum, m, a.centered ? C(h_sum / double(columns)) : C(0), C(hu_sum / double(columns))};
 }
 
-/// dbranch of the row that begins at element `at`, and its part of dbias.
+/// dbranch of the row that begins at element `at`, and its contribution to dbias.
 template <class C, class S>
 void branch_grad(const LayerNormGradArguments& a, const C* dx, const Dropout& dropout, std::int64_t at, C* dbias) {
   alignas(64) C branch[chunk];
@@ -231,7 +231,7 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
     using C = compute_t<S>;
     const std::int64_t part_rows = rows_in_part(rows), parts = ceil_div(rows, part_rows);
     const std::int64_t width = padded(columns), part_size = 3 * width;
-    // dgamma, dbeta and dbias of each part; and s, g and g_sum of a row of each thread, where they cannot be used where they lie.
+    // Memory for dgamma, dbeta and dbias of each part, and for s, g and g_sum of a row for each thread, if they cannot be used in place.
     const Scratch<C> part_memory(parts * part_size, a.dx.stream), row_memory(num_threads() * 3 * width, a.dx.stream);
     const Scratch<C> parameter_memory(2 * width, a.dx.stream);
     const C* const gamma = parameters<C, S>(a.gamma, columns, C(1), parameter_memory.data());

@@ -1,5 +1,5 @@
-// The one file that includes Eigen: it compiles for 40 s, and for 120 with BDCSVD, which is faster than JacobiSVD for hundreds of rows.
-// In a build without Eigen nobody calls these functions but has_linalg.
+// The only file that includes Eigen: it compiles for 40 s, and for 120 s with BDCSVD, which is faster than JacobiSVD for hundreds of rows.
+// In a build without Eigen only has_linalg may be called.
 #include "ops/kernels/linalg.h"
 
 #ifdef TERN_EIGEN
@@ -12,6 +12,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tensor/dispatch.h"
+
 namespace tern::kernels {
 
 namespace {
@@ -19,7 +21,7 @@ namespace {
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// The matrices of a view (..., M, N), counted over its leading dimensions.
+/// Matrices of a view (..., M, N), numbered over its leading dimensions.
 class Matrices {
  public:
   explicit Matrices(const View& x) : x_(x), last_(x.dims() - 1) {}
@@ -50,7 +52,7 @@ class Matrices {
   int last_;
 };
 
-/// Part i of a contiguous result.
+/// Matrix i of a contiguous result.
 template <class T>
 Eigen::Map<Matrix<T>> part(const View& y, std::int64_t i, std::int64_t rows, std::int64_t columns) {
   return {y.as<T>() + i * rows * columns, rows, columns};
@@ -60,17 +62,19 @@ void fill_part(const View& y, std::int64_t i, std::int64_t size, T value) {
   std::fill_n(y.as<T>() + i * size, size, value);
 }
 
-/// Calls f.operator()<T>(i) for every matrix until one is refused: its index, or -1.
+/// Calls f.operator()<T>(i) for every matrix until one fails: returns its index, or -1.
 template <class F>
 std::int64_t for_each(const View& a, F f) {
   const Matrices all(a);
   if (all.rows() == 0 || all.columns() == 0) return -1;
-  for (std::int64_t i = 0; i < all.count(); ++i)
-    if (!(a.dtype == DType::f64 ? f.template operator()<double>(i) : f.template operator()<float>(i))) return i;
-  return -1;
+  return dispatch_f32_f64(a.dtype, "linalg", [&]<class T>() -> std::int64_t {
+    for (std::int64_t i = 0; i < all.count(); ++i)
+      if (!f.template operator()<T>(i)) return i;
+    return -1;
+  });
 }
 
-/// Note [Signs]: whether a vector is to be negated.
+/// True if a vector has to be negated, see Note [Signs].
 template <class V>
 bool is_to_be_negated(const V& vector) {
   using T = typename V::Scalar;
@@ -90,7 +94,7 @@ std::int64_t cholesky(Cpu, const View& a, const View& l) {
     const Eigen::LLT<Matrix<T>> decomposition(all.take<T>(i));
     auto y = part<T>(l, i, all.rows(), all.rows());
     y = decomposition.matrixL();
-    return decomposition.info() == Eigen::Success && (y.diagonal().array() > T(0)).all();  // a NaN is no success
+    return decomposition.info() == Eigen::Success && (y.diagonal().array() > T(0)).all();  // false for a NaN
   });
 }
 
@@ -121,7 +125,7 @@ void eigh(Cpu, const View& a, const View& values, const View& vectors) {
     x.template triangularView<Eigen::StrictlyUpper>().setZero();
     constexpr T nan = std::numeric_limits<T>::quiet_NaN();
     Eigen::SelfAdjointEigenSolver<Matrix<T>> solver;
-    // Of numbers that are not finite the iteration does not end.
+    // The iteration does not terminate for numbers that are not finite.
     if (!x.allFinite() || solver.compute(x).info() != Eigen::Success) {
       fill_part<T>(values, i, n, nan);
       fill_part<T>(vectors, i, n * n, nan);
@@ -141,7 +145,7 @@ void svd(Cpu, const View& a, const View& u, const View& s, const View& vt) {
   const std::int64_t m = all.rows(), n = all.columns(), k = std::min(m, n);
   for_each(a, [&]<class T>(std::int64_t i) {
     const Matrix<T> x = all.take<T>(i);
-    if (!x.allFinite()) {  // Eigen leaves its results unset
+    if (!x.allFinite()) {  // Eigen would leave its results unset
       constexpr T nan = std::numeric_limits<T>::quiet_NaN();
       fill_part<T>(u, i, m * k, nan);
       fill_part<T>(s, i, k, nan);
@@ -164,7 +168,7 @@ void svd(Cpu, const View& a, const View& u, const View& s, const View& vt) {
 
 std::int64_t solve(Cpu, const View& a, const View& b, const View& x) {
   const Matrices all(a), sides(b);
-  if (sides.columns() == 0) return -1;  // Eigen takes no null pointer
+  if (sides.columns() == 0) return -1;  // Eigen takes no null pointers
   return for_each(a, [&]<class T>(std::int64_t i) {
     const Eigen::PartialPivLU<Matrix<T>> decomposition(all.take<T>(i));
     part<T>(x, i, all.rows(), sides.columns()) = decomposition.solve(sides.take<T>(i));
@@ -174,8 +178,8 @@ std::int64_t solve(Cpu, const View& a, const View& b, const View& x) {
 
 void det(Cpu, const View& a, const View& values) {
   const Matrices all(a);
-  const auto one = [&]<class T>() { fill_part<T>(values, 0, all.count(), T(1)); };  // of matrices without elements
-  if (all.rows() == 0) values.dtype == DType::f64 ? one.template operator()<double>() : one.template operator()<float>();
+  const auto one = [&]<class T>() { fill_part<T>(values, 0, all.count(), T(1)); };  // for matrices without elements
+  if (all.rows() == 0) dispatch_f32_f64(values.dtype, "det", one);
   for_each(a, [&]<class T>(std::int64_t i) {
     values.as<T>()[i] = Eigen::PartialPivLU<Matrix<T>>(all.take<T>(i)).determinant();
     return true;

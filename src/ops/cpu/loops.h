@@ -17,12 +17,11 @@
 namespace tern::loops {
 
 /// Note [Chunks]: a kernel walks its operands in runs of at most `chunk` elements along one dimension. A run that is contiguous and of the
-/// arithmetic's type is used where it lies; any other is gathered and converted into a buffer that stays in the first-level
-/// cache. So a function is compiled once per arithmetic type, over plain pointers that vectorise, and strides and storage
-/// types cost one small loader each.
+/// arithmetic's type is used in place; any other is gathered and converted into a buffer that stays in the L1 cache. So a function is
+/// compiled once per arithmetic type, over plain pointers that vectorize, and strides and storage types cost one small loader each.
 inline constexpr std::int64_t chunk = 1024;
 
-/// The width of the widest registers, for the few kernels that name their vectors.
+/// Bytes of the widest registers, for the few kernels that use vector types.
 #if defined(__AVX512F__)
 inline constexpr int vector_bytes = 64;
 #elif defined(__AVX__)
@@ -31,12 +30,12 @@ inline constexpr int vector_bytes = 32;
 inline constexpr int vector_bytes = 16;
 #endif
 
-/// Elements per thread below which a second thread costs more than it brings, for arithmetic that only streams memory and
-/// for functions such as exp.
+/// Elements per thread below which a second thread costs more than it gains, for arithmetic that only streams memory and for functions such
+/// as exp.
 inline constexpr std::int64_t stream_grain = 16384, function_grain = 4096;
 
-/// Calls f(begin, end) or f(begin, end, part) on `threads` even parts of [0, count), side by side; parts are numbered from 0, and each may
-/// have memory of its own. f must not throw.
+/// Calls f(begin, end) or f(begin, end, part) in parallel on `threads` even parts of [0, count); parts are numbered from 0, and each may
+/// have its own memory. f must not throw.
 template <class F>
 void share(std::int64_t count, std::int64_t threads, F&& f) {
   const auto call = [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
@@ -48,7 +47,7 @@ void share(std::int64_t count, std::int64_t threads, F&& f) {
   backend::run_parts(static_cast<int>(parts), [&](int part) { call(count * part / parts, count * (part + 1) / parts, part); });
 }
 
-/// As share, for units of `unit` elements each, on as many threads as have `grain` elements to themselves.
+/// As share, for units of `unit` elements each, on as many threads as get `grain` elements each.
 template <class F>
 void parallel_units(std::int64_t count, std::int64_t unit, std::int64_t grain, F&& f) {
   share(count, std::min({std::int64_t(num_threads()), count, count * unit / grain}), f);
@@ -58,8 +57,8 @@ void parallel(std::int64_t count, std::int64_t grain, F&& f) {
   parallel_units(count, 1, grain, f);
 }
 
-/// Memory for the length of a kernel. It comes from the tensors' allocator, where the block that the last call gave back lies
-/// ready; aligned to 64 bytes. Taken outside parallel regions, because it may throw.
+/// Temporary memory of a kernel, from the tensors' allocator, which usually still has the block that the last call freed; aligned to 64
+/// bytes. Allocate outside of parallel regions, because it may throw.
 template <class T>
 class Scratch {
  public:
@@ -79,9 +78,9 @@ class Scratch {
   Stream stream_;
 };
 
-/// The common shape of N operands and the strides of each, in elements. Dimensions of size 1 are gone, neighbours that every operand
-/// steps through evenly are one, and where the order does not matter the first operand's smallest stride is innermost.
-/// There is always at least one dimension.
+/// Common shape of N operands and the strides of each, in elements. Dimensions of size 1 are removed, adjacent dimensions that every
+/// operand steps through evenly are merged, and if the order does not matter the first operand's smallest stride is innermost. There is
+/// always at least one dimension.
 template <int N>
 struct Loop {
   int dims = 0;
@@ -109,8 +108,8 @@ Loop<N> make_loop(const Shape& shape, const Strides* const (&operands)[N], Order
     if (shape[d] == 1) continue;
     std::int64_t step[N];
     for (int k = 0; k < N; ++k) step[k] = (*operands[k])[d];
-    // Insertion, so that equal strides keep their order. Broadcast dimensions say nothing of the order in the first
-    // operand; the next operand decides.
+    // Insertion sort, so that equal strides keep their order. A broadcast dimension gives no order in the first operand; the next operand
+    // decides.
     int place = sorted.dims;
     const auto closer = [&](const std::int64_t (&a)[N], const std::int64_t (&b)[N]) {
       for (int k = 0; k < N; ++k)
@@ -144,8 +143,8 @@ Loop<N> make_loop(const Shape& shape, const Strides* const (&operands)[N], Order
   return loop;
 }
 
-/// Calls f(offsets, n) for runs of at most `limit` elements along the innermost dimension; together they cover the
-/// elements [begin, end), counted in the loop's own order. offsets[k] is where the run starts in operand k.
+/// Calls f(offsets, n) for runs of at most `limit` elements along the innermost dimension; together they cover the elements [begin, end),
+/// counted in the loop's own order. offsets[k] is the start of the run in operand k.
 template <int N, class F>
 void walk(const Loop<N>& loop, std::int64_t begin, std::int64_t end, std::int64_t limit, F&& f) {
   if (begin >= end) return;
@@ -177,20 +176,20 @@ void parallel_walk(const Loop<N>& loop, std::int64_t grain, std::int64_t limit, 
   parallel(loop.count, grain, [&](std::int64_t begin, std::int64_t end) { walk(loop, begin, end, limit, f); });
 }
 
-/// A number as T: rounded for floats, truncated and kept within bounds for integers (NaN: 0), != 0 for bool.
+/// Converts a number to T: rounded for floats, truncated and clamped for integers (NaN: 0), != 0 for bool.
 template <class T>
 T from_number(double number) {
   if constexpr (std::is_same_v<T, bool>) return number != 0;
   else if constexpr (std::is_integral_v<T>) {
     using limits = std::numeric_limits<T>;
-    // The upper bound as a double may be one past the largest T.
+    // The upper bound as a double may be one more than the largest T.
     if (!(number > double(limits::min()))) return number != number ? T(0) : limits::min();
     return number >= double(limits::max()) ? limits::max() : T(number);
   } else if constexpr (std::is_same_v<T, double>) return number;
   else return T(float(number));
 }
 
-/// One element in another type: as from_number for floats to integers, as C++ converts otherwise.
+/// Converts an element to another type: as from_number for floats to integers, otherwise as C++ does.
 template <class To, class From>
 [[gnu::always_inline]] inline To convert(From value) {
   if constexpr (std::is_same_v<To, From>) return value;
@@ -201,12 +200,12 @@ template <class To, class From>
   else return static_cast<To>(value);
 }
 
-/// n contiguous elements in another type.
+/// Converts n contiguous elements to another type.
 template <class To, class From>
 inline void convert_run(const From* from, To* to, std::int64_t n) {
   std::int64_t i = 0;
 #if defined(__F16C__) && defined(__AVX__)
-  // The bit arithmetic of half.h has too many branches for the vectoriser; the processor has an instruction.
+  // The bit arithmetic of half.h has too many branches for the vectorizer; the processor has an instruction.
   if constexpr (std::is_same_v<From, f16> && std::is_same_v<To, float>) {
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, f16>) {
@@ -218,8 +217,8 @@ inline void convert_run(const From* from, To* to, std::int64_t n) {
   for (std::int64_t j = i; j < n; ++j) to[j] = convert<To>(from[j]);
 }
 
-/// The loader and the storer of runs with a stride that convert, which vectorise badly and take many instructions. Out of line: inlined
-/// they would stand in each kernel once more for each pair of types.
+/// Loader and storer of strided runs that convert; they vectorize badly and take many instructions. Out of line: inlined, every kernel
+/// would contain one for each pair of types.
 template <class C, class S>
 [[gnu::noinline]] void gather(const S* from, std::int64_t stride, std::int64_t n, C* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = convert<C>(from[i * stride]);
@@ -229,7 +228,7 @@ template <class C, class S>
   for (std::int64_t i = 0; i < n; ++i) to[i * stride] = convert<S>(from[i]);
 }
 
-/// n elements as contiguous C: where they lie, or gathered into the buffer.
+/// n elements as contiguous C: in place, or gathered into the buffer.
 template <class C, class S>
 inline const C* load(const S* from, std::int64_t stride, std::int64_t n, C* buffer) {
   if (stride == 1 || n == 1) {
@@ -245,7 +244,7 @@ inline const C* load(const S* from, std::int64_t stride, std::int64_t n, C* buff
   return buffer;
 }
 
-/// The place to compute n elements that belong at `to`: there, or in the buffer, from which `store` takes them.
+/// Memory in which to compute n elements that belong at `to`: there, or the buffer, from which `store` copies them.
 template <class C, class S>
 inline C* target(S* to, std::int64_t stride, std::int64_t n, C* buffer) {
   if constexpr (std::is_same_v<C, S>)

@@ -7,8 +7,8 @@
 #include "ops/cpu/loops.h"
 #include "ops/kernels/vector_math.h"
 
-// Cross-entropy on the CPU, row by row in runs that stay in the first-level cache: a row's logsumexp and its loss are one reading of it,
-// and its gradient, made right after it, another one from the second-level cache.
+// Cross-entropy on the CPU, row by row in runs that stay in the L1 cache: a row's logsumexp and loss take one read of it, and its gradient,
+// computed right after, a second one from the L2 cache.
 namespace tern::kernels {
 
 using namespace loops;
@@ -25,7 +25,7 @@ void check_targets(const View& x, const TokenTargets& tokens) {
       fail("cross_entropy", "expected targets from 0 to " + std::to_string(x.shape[1] - 1) + " but got " + std::to_string(t[n]));
 }
 
-/// The rows of logits of one call, of type S; C is the type of the arithmetic.
+/// Rows of logits of one call, of type S; C is the type of the arithmetic.
 template <class C, class S>
 class Rows {
  public:
@@ -43,7 +43,7 @@ class Rows {
     C value, lse;
   };
 
-  /// In runs: the largest logit so far, and the sum of exponentials relative to it.
+  /// By runs (online softmax): the running maximum of the logits, and the sum of exponentials relative to it.
   Loss loss(std::int64_t n) const {
     alignas(64) C buffer[chunk];
     const S* const row = x_.as<const S>() + n * x_.strides[0];
@@ -52,9 +52,9 @@ class Rows {
       const std::int64_t m = std::min(chunk, columns() - first);
       const C* const run = load(row + first, 1, m, buffer);
       if (smooth_ != 0) logits += fold_run<Sum>(run, m);
-      const C highest = std::max(top, fold_run<Largest>(run, m));  // not NaN, which then comes in by the exponentials
+      const C highest = std::max(top, fold_run<Largest>(run, m));  // ignores NaN, which then enters through the exponentials
       if (highest == -std::numeric_limits<C>::infinity()) {
-        // Either all are -inf, or the largest was compared with NaN: a sum tells.
+        // Either all are -inf, or the maximum was compared with NaN: a sum decides.
         if (const C sum = fold_run<Sum>(run, m); std::isnan(sum)) exponentials = sum;
         continue;
       }
@@ -85,7 +85,7 @@ class Rows {
       const std::int64_t m = std::min(chunk, columns() - first), target = targets_[n] - first;
       const C* run = load(row + first, 1, m, in);
       C* const out = tern::loops::target(to + first, 1, m, result);
-      // The logit of the target is read before it is overwritten.
+      // The target's logit is read before it is overwritten.
       const bool hit = target >= 0 && target < m;
       const C at_target = hit ? run[target] : C(0);
 #pragma omp simd
@@ -117,7 +117,7 @@ void for_rows(const View& x, const TokenTargets& tokens, F&& f) {
   });
 }
 
-/// The gradient of row n's loss.
+/// Gradient of row n's loss.
 template <class C>
 C factor_of(const LossGradient& of_loss, std::int64_t n) {
   const C g = of_loss.g.data ? of_loss.g.as<const C>()[n * (of_loss.g.dims() > 0 ? of_loss.g.strides[0] : 0)] : C(1);

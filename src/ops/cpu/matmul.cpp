@@ -1,8 +1,8 @@
 #include "ops/kernels/matmul.h"
 
+#include "ops/cpu/dynamic_schedule.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/onednn.h"
-#include "ops/cpu/turns.h"
 #include "ops/kernels/copy.h"
 #include "tensor/ceil_div.h"
 
@@ -13,22 +13,23 @@ using gemm::Matrix;
 using gemm::product_grain;
 using gemm::Sizes;
 
-// Matrix products on the CPU: batches that share one b become rows of one product, a product with a single row or column becomes sums over
-// the other operand's memory, and all others go through the packed kernel of gemm.h, or, of bfloat16, and on Intel's processors of float32,
-// through oneDNN where it is there. Threads share the batch where it is long enough, else a grid of parts of c; neither changes the order
-// in which an element is summed.
+// Matrix products on the CPU: batches that share one b become rows of one product; a product with a single row or column becomes sums over
+// the other operand's memory; all others use the packed kernel of gemm.h, or oneDNN if available, for bfloat16, and on Intel processors for
+// float32. Threads share the batch if it is long enough, else a grid of parts of c; neither changes the order in which an element is
+// summed.
 
 namespace {
 
-/// Multiplications that make a part worth its own packing, half a millisecond's work.
+/// Multiplications that make a part worth its own packing, half a millisecond of work.
 constexpr std::int64_t long_part = 1 << 26;
-/// Parts of a product that oneDNN computes: as many as threads may share, of at least 2^22 multiplications each, since fewer cost 3% and
-/// more of its speed. Its sums depend on a part's sizes, which so depend on the product's sizes alone, and not on the number of threads.
+/// Number of parts of a product that oneDNN computes: as many as threads may share, of at least 2^22 multiplications each, since fewer cost
+/// 3% or more of its speed. The order of its sums depends on a part's sizes, which therefore depend on the product's sizes alone, and not
+/// on the number of threads.
 std::int64_t onednn_parts(std::int64_t multiplications) {
   return std::clamp<std::int64_t>(multiplications >> 22, 1, std::clamp<std::int64_t>(multiplications >> 28, 16, 64));
 }
 
-/// A batch of products: sizes, the batch dimensions as a loop over (c, a, b), and the matrices at its start.
+/// Batch of products: sizes, the batch dimensions as a loop over (c, a, b), and the first matrices.
 struct Batch {
   Sizes size;
   Loop<3> loop;
@@ -53,15 +54,15 @@ Batch make_batch(const View& a, const View& b, const View& c) {
               b.strides[last - 1],
               b.strides[last],
               c.strides[last - 1]};
-  // The stride of a dimension of size 1 may be anything; as 1, it keeps one stride of every matrix at 1.
+  // The stride of a dimension of size 1 may be anything; setting it to 1 keeps one stride of every matrix at 1.
   if (size.depth <= 1) batch.a_column = batch.b_row = 1;
   if (size.rows <= 1 && batch.a_column != 1) batch.a_row = 1;
   if (size.columns <= 1 && batch.b_row != 1) batch.b_column = 1;
   return batch;
 }
 
-/// A batch whose products share one b, and whose matrices' rows lie evenly, is one product: (B, M, K) times (K, N) is (B M, K) times
-/// (K, N).
+/// Merges a batch whose products share one b, and whose matrices' rows are evenly spaced, into one product: (B, M, K) times (K, N) is (B M,
+/// K) times (K, N).
 void merge_batch(Batch& batch) {
   Loop<3>& loop = batch.loop;
   const std::int64_t in_c = loop.inner_stride(0), in_a = loop.inner_stride(1), length = loop.inner();
@@ -77,7 +78,7 @@ void merge_batch(Batch& batch) {
   else loop.shape[0] = 1;
 }
 
-/// The sum of products of two contiguous runs, in lanes.
+/// Dot product of two contiguous runs, in lanes.
 template <class C>
 C dot(const C* x, const C* y, std::int64_t n) {
   constexpr int lanes = 32;
@@ -91,7 +92,7 @@ C dot(const C* x, const C* y, std::int64_t n) {
   return lane[0];
 }
 
-/// y[i] = alpha * sum over k of m[i, k] x[k], or added to y, for i in [begin, end). `m` reads along whichever of its strides is 1.
+/// y[i] = alpha * sum over k of m[i, k] x[k], or added to y, for i in [begin, end). `m` is read along its unit stride.
 template <class C, class S>
 void matrix_vector(const Matrix<const S>& m, const C* x, std::int64_t depth, S* y, std::int64_t y_stride, C alpha, Write write,
                    std::int64_t begin, std::int64_t end) {
@@ -121,7 +122,7 @@ void matrix_vector(const Matrix<const S>& m, const C* x, std::int64_t depth, S* 
   }
 }
 
-/// Products of which one side is a vector: b's columns, or a's rows, times the vector.
+/// Products with a vector on one side: b's columns, or a's rows, times the vector.
 template <class C, class S>
 void vector_products(const Batch& batch, const View& a, const View& b, const View& c, C alpha, Write write) {
   const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
@@ -138,7 +139,7 @@ void vector_products(const Batch& batch, const View& a, const View& b, const Vie
     if (row) m = {b.as<const S>() + at[2], batch.b_column, batch.b_row};
     matrix_vector<C, S>(m, xs.data() + depth * number, depth, c.as<S>() + at[0], y_stride, alpha, write, begin, end);
   };
-  // Short products go to the threads whole, long ones are cut.
+  // Short products go to threads as a whole, long ones are divided.
   const bool whole = batch.loop.count >= num_threads();
   parallel_units(whole ? batch.loop.count : 1, count * depth, stream_grain, [&](std::int64_t first, std::int64_t last) {
     std::int64_t number = first;
@@ -151,13 +152,13 @@ void vector_products(const Batch& batch, const View& a, const View& b, const Vie
   });
 }
 
-/// A product's c is cut into row_parts x column_parts parts, whose edges fall on tiles.
+/// Division of a product's c into row_parts x column_parts parts, whose edges are tile edges.
 struct Grid {
   std::int64_t row_parts = 1, column_parts = 1;
 };
 
-/// The grid for `threads` threads: the most parts of at least a tile each, and among those the one that packs least, as each part packs
-/// its own rows of a and columns of b.
+/// The grid for `threads` threads: the most parts of at least one tile each, and among those the one that packs least, since each part
+/// packs its own rows of a and columns of b.
 template <class C>
 Grid make_grid(Sizes size, std::int64_t threads) {
   const std::int64_t row_tiles = ceil_div(size.rows, gemm::max_height);
@@ -172,14 +173,14 @@ Grid make_grid(Sizes size, std::int64_t threads) {
   return best;
 }
 
-/// The products of a batch into c, where place(at, number) finds the matrix of product `number`, whose rows are c_row apart.
+/// Products of a batch into c; place(at, number) gives the matrix of product `number`, whose rows are c_row apart.
 template <class C, class S, class Place>
 void tiled_products(const Batch& batch, const View& a, const View& b, std::int64_t c_row, C alpha, bool add, const Stream& stream,
                     Place&& place) {
   const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
   const std::int64_t count = batch.loop.count, multiplications = count * rows * columns * depth;
   const std::int64_t threads = std::clamp<std::int64_t>(multiplications / product_grain, 1, num_threads());
-  // A long product is cut finer than the threads need: if one of them is held up, the others take over what it has not begun.
+  // A long product is divided more finely than the threads need: if one thread is delayed, the others take the parts that it has not begun.
   const bool whole = count % threads == 0 || count >= 8 * threads;
   const std::int64_t spare_parts = threads > 1 ? std::clamp<std::int64_t>(multiplications / (threads * long_part), 1, 4) : 1;
   Grid grid = whole ? Grid{} : make_grid<C>(batch.size, threads * spare_parts);
@@ -198,7 +199,7 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
       by_onednn ? 0 : gemm::packed_size<C>({rows / grid.row_parts + 2 * height, columns / grid.column_parts + 2 * breadth, depth});
   const Scratch<C> work(work_size * threads, stream);
   const std::int64_t units = count * parts, at_once = std::max<std::int64_t>(1, units / (8 * threads));
-  share_by_turns(units, threads, at_once, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+  share_dynamically(units, threads, at_once, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
     C* const own = work.data() + work_size * thread;
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t number = unit / parts, i = unit % parts / grid.column_parts, j = unit % grid.column_parts;
@@ -211,7 +212,7 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
         C* const to = place(at, number) + i0 * c_row + j0;
         if constexpr (std::is_same_v<S, float>)
           if (by_onednn && onednn::multiply(size, alpha, left.at(i0, 0), right.at(0, j0), to, c_row, add)) return;
-        const Scratch<C> spare(by_onednn ? gemm::packed_size<C>(size) : 0, stream);  // oneDNN refused: it was out of memory
+        const Scratch<C> spare(by_onednn ? gemm::packed_size<C>(size) : 0, stream);  // oneDNN failed: it was out of memory
         gemm::multiply<C, S>(size, alpha, left.at(i0, 0), right.at(0, j0), to, c_row, add, by_onednn ? spare.data() : own);
       });
     }

@@ -13,7 +13,7 @@ namespace tern::onednn {
 
 namespace {
 
-/// Whether oneDNN multiplies 16-bit floats as such here. AVX-512 without BF16 has them too, but slower than our float32.
+/// True if oneDNN has native products of 16-bit floats here. Those on AVX-512 without BF16 are slower than our float32.
 bool has_products() {
   static const bool has = [] {
     const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
@@ -22,7 +22,7 @@ bool has_products() {
   return has;
 }
 
-/// One for each thread that calls; oneDNN shares what it compiled among them.
+/// One engine for each calling thread; oneDNN shares compiled kernels among them.
 struct Library {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -35,7 +35,7 @@ dnnl::memory memory_of(const dnnl::engine& engine, std::int64_t rows, std::int64
   return dnnl::memory(desc, engine, const_cast<bf16*>(matrix.data));
 }
 
-/// The calling thread's products are computed by so many threads of OpenMP, until the end of the scope.
+/// Scope in which the calling thread's products use that many OpenMP threads.
 class OpenMpThreads {
  public:
   explicit OpenMpThreads(int count) { omp_set_num_threads(count); }
@@ -47,8 +47,7 @@ class OpenMpThreads {
   int before_ = omp_get_max_threads();
 };
 
-/// The layout of a (rows, columns) matrix in the terms of BLAS: transposed or not, the leading dimension, and the length of a contiguous
-/// line.
+/// Layout of a (rows, columns) matrix in BLAS terms: transposed or not, the leading dimension, and the length of a contiguous line.
 struct Layout {
   char transposed;
   std::int64_t leading, length;
@@ -56,7 +55,7 @@ struct Layout {
       : transposed(m.column_stride == 1 ? 'N' : 'T'),
         leading(m.column_stride == 1 ? m.row_stride : m.column_stride),
         length(m.column_stride == 1 ? columns : rows) {}
-  /// Lines that overlap, such as those of an expanded tensor, are not for BLAS.
+  /// BLAS takes no overlapping lines, such as those of an expanded tensor.
   bool is_valid() const { return leading >= std::max<std::int64_t>(length, 1); }
 };
 

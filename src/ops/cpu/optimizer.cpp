@@ -12,19 +12,19 @@ using namespace loops;
 
 namespace {
 
-/// Operands of the update of a stretch of a run: the gradients widened and scaled, and the values that are kept exactly.
+/// Operands of the update of one chunk: the gradients, widened and scaled, and the values that are kept exactly.
 template <class T>
-struct Stretch {
+struct UpdateChunk {
   T* value;
   const T* gradient;
   std::int64_t first, count;
 };
 
-/// Calls f with every stretch of the run. Gradients of 16 bits, or with a factor, go through a buffer in the first-level cache, and
-/// 16-bit parameters are rounded from their masters while these are there too.
+/// Calls f with every chunk of the parameters. Gradients of 16 bits, or with a factor, go through a buffer in the L1 cache, and 16-bit
+/// parameters are rounded from their masters while these are there too.
 template <class F>
-void for_stretches(const View& parameter, const View& gradient, const View& master, const GradientScaleView& scale, const char* where,
-                   F&& f) {
+void for_update_chunks(const View& parameter, const View& gradient, const View& master, const GradientScaleView& scale, const char* where,
+                       F&& f) {
   if (scale.advance.data && *scale.advance.as<const float>() == 0) return;
   dispatch_floats(parameter.dtype, where, [&]<class P>() {
     using T = compute_t<P>;
@@ -37,13 +37,13 @@ void for_stretches(const View& parameter, const View& gradient, const View& mast
     const bool in_place = std::is_same_v<P, T> && !scale.factor.data;
     parallel(parameter.numel(), stream_grain, [=](std::int64_t begin, std::int64_t end) {
       if constexpr (std::is_same_v<P, T>)
-        if (in_place) return f(Stretch<T>{values + begin, gradients + begin, begin, end - begin});
+        if (in_place) return f(UpdateChunk<T>{values + begin, gradients + begin, begin, end - begin});
       alignas(64) T scaled[chunk];
       for (std::int64_t first = begin; first < end; first += chunk) {
         const std::int64_t count = std::min(chunk, end - first);
         convert_run(gradients + first, scaled, count);
         for (std::int64_t i = 0; i < count; ++i) scaled[i] *= factor;
-        f(Stretch<T>{values + first, scaled, first, count});
+        f(UpdateChunk<T>{values + first, scaled, first, count});
         if constexpr (!std::is_same_v<P, T>) convert_run(values + first, parameters + first, count);
       }
     });
@@ -55,10 +55,10 @@ void for_stretches(const View& parameter, const View& gradient, const View& mast
 void adam(Cpu, const AdamArguments& a) {
   const double lr = *a.lr.as<const float>(), step = *a.step.as<const float>();
   const double corrected_lr = lr / (1 - std::pow(a.beta1, step)), corrected_root = 1 / std::sqrt(1 - std::pow(a.beta2, step));
-  for_stretches(a.parameter, a.gradient, a.master, a.scale, "adam", [&]<class T>(const Stretch<T>& s) {
+  for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "adam", [&]<class T>(const UpdateChunk<T>& s) {
     const T b1 = T(a.beta1), b2 = T(a.beta2), c1 = T(1 - a.beta1), c2 = T(1 - a.beta2), eps = T(a.eps);
     const T rate = T(corrected_lr), root_factor = T(corrected_root);
-    // One of the two places of the weight decay is idle; multiplying by 1 or adding 0 costs nothing beside the memory.
+    // One of the two forms of weight decay is unused; multiplying by 1 or adding 0 costs nothing beside the memory traffic.
     const T shrink = a.decoupled ? T(1 - lr * a.weight_decay) : T(1), decay = a.decoupled ? T(0) : T(a.weight_decay);
     T *const value = s.value, *const m = a.m.as<T>() + s.first, *const v = a.v.as<T>() + s.first;
     const T* const gradient = s.gradient;
@@ -75,7 +75,7 @@ void adam(Cpu, const AdamArguments& a) {
 
 void lion(Cpu, const LionArguments& a) {
   const double lr = *a.lr.as<const float>();
-  for_stretches(a.parameter, a.gradient, a.master, a.scale, "lion", [&]<class T>(const Stretch<T>& s) {
+  for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "lion", [&]<class T>(const UpdateChunk<T>& s) {
     const T b1 = T(a.beta1), b2 = T(a.beta2), c1 = T(1 - a.beta1), c2 = T(1 - a.beta2), rate = T(lr), shrink = T(1 - a.weight_decay * lr);
     T *const value = s.value, *const m = a.m.as<T>() + s.first;
     const T* const gradient = s.gradient;
@@ -89,7 +89,7 @@ void lion(Cpu, const LionArguments& a) {
 }
 
 void sgd(Cpu, const SgdArguments& a) {
-  for_stretches(a.parameter, a.gradient, a.master, a.scale, "sgd", [&]<class T>(const Stretch<T>& s) {
+  for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "sgd", [&]<class T>(const UpdateChunk<T>& s) {
     const T lr = T(*a.lr.as<const float>()), decay = T(a.weight_decay), factor = T(a.momentum_factor);
     T* const value = s.value;
     const T* const gradient = s.gradient;

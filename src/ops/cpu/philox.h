@@ -7,15 +7,15 @@
 
 namespace tern::loops {
 
-/// Philox words of a run of at most `chunk` elements of a tensor, wherever it begins: element i has word i % 4 of block i / 4.
+/// Philox words of a run of at most `chunk` elements of a tensor, starting anywhere: element i has word i % 4 of block i / 4.
 struct PhiloxWords {
   static constexpr std::int64_t max_blocks = chunk / 4 + 1, pitch = round_up(max_blocks, 16);  // rows of whole cache lines
   alignas(64) std::uint32_t of_blocks[4][pitch];
   alignas(64) std::uint32_t of_elements[4 * pitch];
 
-  /// of_blocks[w][b] = word w of block first + b, for max_blocks at most.
+  /// of_blocks[w][b] = word w of block first + b, for at most max_blocks blocks.
   void draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count);
-  /// The words of elements first, first + 1, ...
+  /// Words of elements first, first + 1, ...
   const std::uint32_t* draw(const PhiloxState& state, std::int64_t first, std::int64_t count) {
     const std::int64_t blocks = ceil_div(first % 4 + count, 4);
     draw_blocks(state, first / 4, blocks);
@@ -25,30 +25,30 @@ struct PhiloxWords {
   }
 };
 
-/// Dropout's bits of a run of at most `chunk` elements of a tensor, wherever it begins: Note [Dropout's bits].
+/// Dropout's random bits of a run of at most `chunk` elements of a tensor, starting anywhere: Note [Dropout's bits].
 struct DropoutBits {
   static constexpr std::int64_t max_blocks = chunk / 8 + 2, pitch = (max_blocks + 15) / 16 * 16;  // rows of whole cache lines
   alignas(64) std::uint32_t of_blocks[4][pitch];
   alignas(64) std::uint16_t of_elements[8 * pitch];
 
-  /// The bits of elements first, first + 1, ...
+  /// Random bits of elements first, first + 1, ...
   const std::uint16_t* draw(const PhiloxState& state, std::int64_t first, std::int64_t count);
 };
 
-/// Dropout of runs of at most `chunk` elements of a tensor, wherever they begin.
+/// Dropout of runs of at most `chunk` elements of a tensor, starting anywhere.
 class Dropout {
  public:
   Dropout(double p, const PhiloxState& draws) : keep_(1 - p), bound_(dropout_bound(p)), draws_(draws) {}
 
   bool drops() const { return bound_ > 0; }
 
-  /// y[i] = x[i] / (1 - p), or 0 where element first + i is dropped. y may be x.
+  /// y[i] = x[i] / (1 - p), or 0 if element first + i is dropped. y may be x.
   template <class C>
   void operator()(const C* x, C* y, std::int64_t first, std::int64_t n) const {
     DropoutBits memory;
     const std::uint16_t* const bits = memory.draw(draws_, first, n);
     const C keep = C(keep_);
-    // The quotient is taken of every element: one that is taken only where it is kept is a branch.
+    // The quotient is computed for every element: computing it only for kept elements would be a branch.
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
       const C scaled = x[i] / keep;
@@ -56,7 +56,7 @@ class Dropout {
     }
   }
 
-  /// mask[i] = 1 where element first + i is kept, 0 where it is dropped.
+  /// mask[i] = 1 if element first + i is kept, 0 if it is dropped.
   template <class C>
   void mask(std::int64_t first, std::int64_t n, C* mask) const {
     DropoutBits memory;

@@ -8,10 +8,10 @@ namespace tern::kernels {
 
 using namespace loops;
 
-// Pointwise functions on the CPU. A kernel picks the storage type and walks the operands (Note [Chunks]); the block functions
-// choose the function once per chunk and hold all the arithmetic, one loop per function and arithmetic type. `omp simd` says
-// that no element depends on another, which the compiler cannot know where y is one of the operands. `flatten` makes
-// sure that a functor is inlined into its loop: a call in there would keep it from being vectorised.
+// Pointwise functions on the CPU. A kernel picks the storage type and walks the operands (Note [Chunks]); the block functions choose the
+// function once per chunk and contain all the arithmetic, one loop per function and arithmetic type. `omp simd` tells the compiler that no
+// element depends on another, which it cannot know if y is one of the operands. `flatten` makes sure that a functor is inlined into its
+// loop: a call would keep the loop from being vectorized.
 
 namespace {
 
@@ -54,15 +54,15 @@ std::int64_t grain_of(const Functions& f) {
   return dispatch_functor(f, [](const auto& functor) { return functor.transcendental ? function_grain : stream_grain; });
 }
 
-/// A number does not move.
+/// Strides of an operand; a number has strides of 0.
 const Strides& strides_of(const Operand& operand, const View& y, Strides& zeros) {
   if (!operand.is_number) return operand.view.strides;
   zeros = Strides::filled(y.dims(), 0);
   return zeros;
 }
 
-/// An operand's elements as contiguous C, run by run. Numbers, and elements that are broadcast along the runs of a whole walk, fill the
-/// buffer but once.
+/// An operand's elements as contiguous C, run by run. Numbers, and elements that are broadcast along all runs of a walk, fill the buffer
+/// only once.
 template <class C, class S>
 class Source {
  public:
@@ -106,10 +106,10 @@ void binary_walk(const Operand& a, const Operand& b, const View& y, std::int64_t
   });
 }
 
-/// The dtype of a pair of operands of which at least one is a view.
+/// Dtype of a pair of operands of which at least one is a view.
 DType dtype_of_views(const Operand& a, const Operand& b) { return a.is_number ? b.view.dtype : a.view.dtype; }
 
-/// True where comparing integers with a number would go wrong in the integers' own type.
+/// True if a comparison of integers with a number would be wrong in the integers' own type.
 template <class T>
 bool needs_double(const Operand& a, const Operand& b) {
   if constexpr (!std::is_integral_v<T>) return false;
@@ -159,7 +159,7 @@ void unary_grad(Cpu, const Unary& f, const View& g, const View& x, const View& y
 }
 
 void binary(Cpu, const Binary& f, const Operand& a, const Operand& b, const View& y) {
-  // x^2 is by far the most frequent power; the product is exact to rounding, as pow is.
+  // x^2 is by far the most frequent power; the product is as accurate as pow.
   const bool squares = std::holds_alternative<functors::Pow>(f) && b.is_number && b.number == 2;
   const Binary function = squares ? functors::Mul{} : f;
   dispatch_numbers(y.dtype, "binary", [&]<class S>() {
@@ -182,7 +182,7 @@ void compare(Cpu, const Compare& f, const Operand& a, const Operand& b, const Vi
 void where(Cpu, const View& condition, const Operand& a, const Operand& b, const View& y) {
   Strides zeros_a, zeros_b;
   const auto loop = make_loop<4>(y.shape, {&y.strides, &condition.strides, &strides_of(a, y, zeros_a), &strides_of(b, y, zeros_b)});
-  // Elements move unchanged, so only their size matters; a number becomes the bits that y's dtype gives it.
+  // Elements are moved unchanged, so only their size matters; a number is converted to its bits in y's dtype.
   const auto bits_of = [&](const Operand& x, void* bits) {
     if (!x.is_number) return;
     dispatch_all(y.dtype, [&]<class T>() {

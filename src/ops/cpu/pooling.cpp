@@ -1,15 +1,16 @@
 #include "ops/cpu/convolution.h"
 #include "ops/cpu/fold.h"
+#include "tensor/dispatch.h"
 
-// The largest element of each window, on the CPU: a thread has whole planes. Windows that tile the plane, the usual ones, are taken row by
-// row in whole vectors; any others tap by tap.
+// Max pooling on the CPU: a thread processes whole planes. Windows that tile the plane, the usual case, are processed row by row in whole
+// vectors; any others tap by tap.
 namespace tern::kernels {
 
 using namespace convolutions;
 
 namespace {
 
-/// Positions and elements of a plane under a window.
+/// Geometry of a pooling over one plane.
 struct Pool {
   std::int64_t planes, height, width;
   SlidingWindow window;
@@ -20,10 +21,10 @@ struct Pool {
     return tiles(window.y) && tiles(window.x);
   }
   std::int64_t positions() const { return window.y.positions * window.x.positions; }
-  /// The elements of a row that tiles cover.
+  /// Number of elements of a row that the tiles cover.
   std::int64_t covered() const { return window.x.positions * window.x.taps; }
 
-  /// f(row of x, reach of the tap, of elements `stride` apart) for each tap of a row of positions that lies in the image.
+  /// Calls f(row of x, reach of the tap, of elements `stride` apart) for each tap of a row of positions that is inside of the image.
   template <class F>
   void each_tap(std::int64_t oh, F f) const {
     for (std::int64_t i = 0; i < window.y.taps; ++i) {
@@ -40,7 +41,7 @@ struct Pool {
   }
 };
 
-/// Calls f with the number as a constant where it is 1, 2 or 3: steps that are known are loads and stores of whole vectors.
+/// Calls f with the number as a constant if it is 1, 2 or 3: with constant steps, loads and stores are whole vectors.
 template <class F>
 void with_step(std::int64_t step, F f) {
   if (step == 1) f(std::integral_constant<std::int64_t, 1>());
@@ -72,7 +73,7 @@ void spread_to_tiles(const T* from, std::int64_t taps, std::int64_t n, T* to) {
   });
 }
 
-/// to[q] = the sum of the tile.
+/// to[q] = the sum of the tile from[q taps ...].
 template <class T>
 void sums_of_tiles(const T* from, std::int64_t taps, std::int64_t n, T* to) {
   with_step(taps, [&](auto step) {
@@ -124,7 +125,7 @@ void pool_tiles_grad(const Pool& p, const T* x, const T* y, const T* g, T* dx, c
   const std::int64_t size = p.positions() + 3 * spread;
   const loops::Scratch<T> work(size * num_threads(), stream);
   p.each_plane(p.height * p.width, [&](std::int64_t plane, std::int64_t thread) {
-    // Each position's maximum, how many of its row of taps equal it, and the gradient of each of these.
+    // For each position: its maximum, the number of elements in its row of taps that equal it, and the gradient of each of these.
     T *const top = work.data() + size * thread, *const equal = top + spread, *const share = equal + spread;
     T* const counts = share + spread;
     const T* const from = x + plane * p.height * p.width;
@@ -185,7 +186,7 @@ void pool_windows_grad(const Pool& p, const T* x, const T* y, const T* g, T* dx,
 void max_pool(Cpu, const View& x, const SlidingWindow& window, const View& y) {
   if (y.numel() == 0) return;
   const Pool p(x, window);
-  dispatch_wide(y.dtype, "max_pool2d", [&]<class T>() {
+  dispatch_f32_f64(y.dtype, "max_pool2d", [&]<class T>() {
     if (p.is_tiling()) pool_tiles(p, x.as<const T>(), y.as<T>(), y.stream);
     else pool_windows(p, x.as<const T>(), y.as<T>());
   });
@@ -194,7 +195,7 @@ void max_pool(Cpu, const View& x, const SlidingWindow& window, const View& y) {
 void max_pool_grad(Cpu, const View& x, const View& y, const View& g, const SlidingWindow& window, const View& dx) {
   if (dx.numel() == 0) return;
   const Pool p(x, window);
-  dispatch_wide(y.dtype, "max_pool2d", [&]<class T>() {
+  dispatch_f32_f64(y.dtype, "max_pool2d", [&]<class T>() {
     if (p.is_tiling()) pool_tiles_grad(p, x.as<const T>(), y.as<const T>(), g.as<const T>(), dx.as<T>(), dx.stream);
     else pool_windows_grad(p, x.as<const T>(), y.as<const T>(), g.as<const T>(), dx.as<T>(), dx.stream);
   });

@@ -6,7 +6,7 @@ using namespace loops;
 
 namespace {
 
-/// A row's values, `in` of them.
+/// Dequantizes a row of `in` values.
 template <class C>
 void unpack_row(const QuantizedRows& w, std::int64_t row, C* to) {
   const std::uint8_t* from = w.row(row);

@@ -5,14 +5,14 @@
 
 namespace tern::loops {
 
-/// A key and where it came from.
+/// A key and its original position.
 template <class Key>
 struct Ranked {
   Key key;
   std::int64_t position;
 };
 
-/// Sorts by key, ascending and stably. `spare` has room for n entries; the result lies where the return value points.
+/// Sorts by key, ascending and stably. `spare` has room for n entries; returns the sorted entries, which may be in either buffer.
 template <class Key>
 Ranked<Key>* radix_sort(Ranked<Key>* entries, Ranked<Key>* spare, std::int64_t n) {
   // The histograms of all digits cost as much as sorting a few hundred entries by comparison.
@@ -27,7 +27,7 @@ Ranked<Key>* radix_sort(Ranked<Key>* entries, Ranked<Key>* spare, std::int64_t n
     for (int digit = 0; digit < digits; ++digit) ++counts[digit][entries[i].key >> (8 * digit) & 255u];
   for (int digit = 0; digit < digits; ++digit) {
     std::int64_t* const count = counts[digit];
-    // A digit that all keys share orders nothing.
+    // A digit that all keys share needs no pass.
     if (count[entries[0].key >> (8 * digit) & 255u] == n) continue;
     std::int64_t start = 0;
     for (int value = 0; value < base; ++value) start += std::exchange(count[value], start);

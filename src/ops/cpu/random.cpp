@@ -59,7 +59,7 @@ void for_each_chunk(std::int64_t count, F&& f) {
   });
 }
 
-/// y[i] = f(word, i) for a kernel that takes one word per element.
+/// y[i] = f(word, i), with one word per element.
 template <class C, class S, class F>
 void map_words(const View& y, PhiloxState state, F&& f) {
   for_each_chunk(y.numel(), [&](std::int64_t first, std::int64_t n) {
@@ -72,7 +72,7 @@ void map_words(const View& y, PhiloxState state, F&& f) {
   });
 }
 
-/// Both halves of Box-Muller for n blocks, into z[w][b].
+/// Both outputs of Box-Muller for n blocks, into z[w][b].
 void box_muller(const std::uint32_t (*words)[PhiloxWords::pitch], std::int64_t n, float (*z)[PhiloxWords::pitch]) {
   for (int pair = 0; pair < 4; pair += 2) {
     const std::uint32_t *first = words[pair], *second = words[pair + 1];
@@ -127,7 +127,7 @@ void normal(Cpu, const View& y, double mean, double deviation, PhiloxState state
 }
 
 void bernoulli(Cpu, const View& y, double probability, PhiloxState state) {
-  const std::uint32_t bound = draws_below(probability, 24);  // word >> 8 is below this exactly where unit_float(word) < probability
+  const std::uint32_t bound = draws_below(probability, 24);  // word >> 8 is below this if and only if unit_float(word) < probability
   dispatch_all(y.dtype, [&]<class S>() {
     const S one = from_number<S>(1), zero = from_number<S>(0);
     map_words<S, S>(y, state, [=](const std::uint32_t* words, S* out, std::int64_t n) {

@@ -2,28 +2,26 @@
 
 #include "ops/cpu/loops.h"
 #include "ops/kernels/math.h"
+#include "tensor/dispatch.h"
 
 namespace tern::kernels {
 
-// Recurrent cells on the CPU: all of a step's pointwise arithmetic in one pass, the gates computed again in backward. A composition takes
-// a dozen ops a step forward and two dozen backward, each of some thousand elements, so that their calls cost more than their arithmetic.
+// Recurrent cells on the CPU: all pointwise arithmetic of a step in one pass; backward recomputes the gates. A composition needs a dozen
+// ops per step forward and two dozen backward, each of some thousand elements, so calls would cost more than arithmetic.
 
 namespace {
 
-/// Calls f.operator()<C>(first, last) for runs of rows; C is float or double.
+/// Calls f.operator()<C>(row) for each row; C is float or double.
 template <class F>
 void each_row(const char* op, const View& state, F f) {
-  const auto run = [&]<class C>() {
+  dispatch_f32_f64(state.dtype, op, [&]<class C>() {
     loops::parallel_units(state.shape[0], 4 * state.shape[1], loops::function_grain, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) f.template operator()<C>(row);
     });
-  };
-  if (state.dtype == DType::f32) run.template operator()<float>();
-  else if (state.dtype == DType::f64) run.template operator()<double>();
-  else fail(op, "expected f32 or f64");
+  });
 }
 
-/// The row of a contiguous matrix.
+/// Row of a contiguous matrix.
 template <class C>
 C* row_of(const View& x, std::int64_t row) {
   return x.as<C>() + row * x.shape[1];
@@ -34,11 +32,11 @@ const C* read(const View& x, std::int64_t row) {
 }
 
 template <class C>
-C unit_slope(C y) {  // of the sigmoid, from its value
+C unit_slope(C y) {  // derivative of the sigmoid, from its value
   return y * (C(1) - y);
 }
 
-/// One row; the loops are functions of their own, so that the compiler sees that pointers stay.
+/// One row. The loops are separate functions, so that the compiler sees that the pointers do not change.
 template <class C>
 [[gnu::flatten]] void lstm_row(const C* x, const C* h, const C* c, C* h_after, C* c_after, std::int64_t n) {
 #pragma omp simd
@@ -51,7 +49,7 @@ template <class C>
   }
 }
 
-/// dh and dc are null where there is no gradient: has_dh and has_dc say so to the compiler.
+/// dh and dc are null if there is no gradient; has_dh and has_dc tell the compiler.
 template <class C, bool has_dh, bool has_dc>
 [[gnu::flatten]] void lstm_row_grad(const C* x, const C* h, const C* c, const C* dh, const C* dc, C* d, C* d_c, std::int64_t n) {
 #pragma omp simd

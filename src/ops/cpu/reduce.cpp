@@ -11,11 +11,11 @@ namespace tern::kernels {
 
 using namespace loops;
 
-// Note [Reductions]: the dimensions are split into those that y keeps and those that are reduced. Where a reduced dimension
-// has x's smallest stride, each output folds runs of memory ("by rows"); where a kept one has it, a block of neighbouring outputs folds
-// row after row into a buffer ("by columns"), so that memory is read in order either way. Few outputs with
-// many elements each are cut into parts of a fixed size, which threads share and which are folded at last. Parts, blocks and their
-// order depend on the shape alone, so the result does not depend on the number of threads.
+// Note [Reductions]: the dimensions are divided into those that y keeps and those that are reduced. If a reduced dimension has x's smallest
+// stride, each output folds runs of memory ("by rows"); if a kept one has it, a block of neighbouring outputs folds row after row into a
+// buffer ("by columns"), so that memory is read in order either way. A few outputs of many elements each are divided into parts of a fixed
+// size, which threads share and which are folded at the end. Parts, blocks and their order depend on the shape alone, so the result does
+// not depend on the number of threads.
 //
 // A block of at most `chunk` elements is folded in the lanes of a few vectors, and blocks are combined pairwise (Cascade), so the error
 // of a sum grows with the logarithm of its length.
@@ -45,11 +45,11 @@ Fold<C> fold_for(Reduce f) {
   }
 }
 
-/// Folds rows of equal width pairwise: level 0 takes 16 rows in order, each further level 4 of the level below.
+/// Folds rows of equal width pairwise: level 0 takes 16 rows in order, each further level 4 rows of the level below.
 template <class C>
 class Cascade {
  public:
-  static constexpr int level_count = 8;  // beyond 16 * 4^7 rows the top level goes on in order
+  static constexpr int level_count = 8;  // beyond 16 * 4^7 rows the top level continues in order
 
   /// `levels` has room for level_count rows.
   Cascade(const Fold<C>& fold, C* levels, std::int64_t width) : fold_(fold), levels_(levels), width_(width) {
@@ -59,7 +59,7 @@ class Cascade {
     fold_.columns(levels_, row, width_);
     if (++count_ % 16 == 0) carry();
   }
-  /// The fold of all rows.
+  /// Fold of all rows.
   C* finish() {
     for (int k = 1; k < used_; ++k) fold_.columns(levels_, levels_ + k * width_, width_);
     return levels_;
@@ -88,7 +88,7 @@ class Cascade {
   int used_ = 1;
 };
 
-/// Blocks of neighbouring outputs, and parts of their reduced dimensions.
+/// Division of the work: blocks of neighbouring outputs, and parts of their reduced dimensions.
 struct Plan {
   Loop<2> kept;     ///< strides in x and in y
   Loop<1> reduced;  ///< strides in x
@@ -117,7 +117,7 @@ Plan make_plan(const View& x, const View& y, bool may_part) {
   plan.by_columns =
       plan.reduced.count == 1 || (plan.kept.count > 1 && step(plan.kept.inner_stride(0)) < step(plan.reduced.inner_stride(0)));
   if (plan.kept.count == 0) return plan;
-  // Wide blocks read long stretches of memory; even ones share well.
+  // Wide blocks read long stretches of memory; even ones balance the threads.
   constexpr std::int64_t widest = 8192;
   const std::int64_t inner = plan.kept.inner(), per_row = plan.by_columns ? ceil_div(inner, widest) : inner;
   plan.width = ceil_div(inner, per_row);
@@ -158,7 +158,7 @@ struct Workspace {
   static std::int64_t padded(std::int64_t width) { return round_up(width, 64); }
 };
 
-/// Folds the reduced elements [begin, end) of the `width` outputs whose first element is at x. The result lies in the workspace.
+/// Folds the reduced elements [begin, end) of the `width` outputs whose first element is at x. The result is in the workspace.
 template <class S, class C>
 C* fold_part(const Plan& plan, const Fold<C>& fold, const S* x, std::int64_t width, std::int64_t begin, std::int64_t end,
              const Workspace<C>& work) {
@@ -289,7 +289,7 @@ void arg_reduce(Cpu, bool largest, const View& x, const View& y, int dim) {
   dispatch_numbers(x.dtype, "arg_reduce", [&]<class S>() {
     using C = compute_t<S>;
     const Fold<C> fold = largest ? fold_of<Largest, C>() : fold_of<Smallest, C>();
-    // Along memory, an output at a time: find the value, then where it is first. Across, a block of outputs at a time.
+    // By rows, an output at a time: find the value, then its first position. By columns, a block of outputs at a time.
     const bool by_rows = std::abs(step) <= std::abs(loop.inner_stride(0)) || loop.count == 1;
     const std::int64_t limit = by_rows ? 1 : chunk;
     parallel_units(loop.count, length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
@@ -308,7 +308,7 @@ void arg_reduce(Cpu, bool largest, const View& x, const View& y, int dim) {
             C better = value;
             const C here = fold.block(run, m);
             fold.columns(&better, &here, 1);
-            // Only a chunk that holds a better value, or the first chunk, is searched; an earlier NaN is never beaten.
+            // Only a chunk with a better value, or the first chunk, is searched; an earlier NaN always stays.
             if (i > 0 && (value != value || better == value)) continue;
             value = better;
             found = i + (std::find_if(run, run + m, [&](C v) { return v == value || (v != v && value != value); }) - run);
@@ -345,7 +345,7 @@ void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse) {
   y_strides.erase(dim);
   const auto loop = make_loop<2>(shape, {&y_strides, &x_strides});
   dispatch_numbers(y.dtype, "cumsum", [&]<class S>() {
-    // A running sum cannot be pairwise; a wider accumulator makes up for it.
+    // A running sum cannot be pairwise; a wider accumulator compensates for that.
     using C = std::conditional_t<std::is_integral_v<S>, std::uint64_t, double>;
     const bool across = std::abs(loop.inner_stride(0)) < std::abs(y_step);
     parallel_units(loop.count, length, stream_grain, [&](std::int64_t begin, std::int64_t end) {

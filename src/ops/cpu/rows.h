@@ -6,10 +6,10 @@
 #include "ops/cpu/fold.h"
 #include "tensor/ceil_div.h"
 
-// Sums of a row, and its conversion on the way out, for kernels that take a row at a time.
+// Sums of a row, and its conversion as it is written, for kernels that process a row at a time.
 namespace tern::loops {
 
-/// The fold of the lanes of a vector by halves, as fold_lanes, without a way through memory: rows are short.
+/// Fold of the lanes of a vector by halves, as fold_lanes, but in registers: rows are short.
 template <class F, int Half, class Vector, int... Lane>
 [[gnu::always_inline]] inline auto fold_register(Vector v, std::integer_sequence<int, Lane...> all) {
   if constexpr (Half == 0) {
@@ -28,7 +28,7 @@ template <class F, class Vector>
 /// A vector of N elements.
 template <class T, int N>
 using Lanes [[gnu::vector_size(N * sizeof(T))]] = T;
-/// The elements of an operand that a step of `sums` is at: one of them, or a vector.
+/// Position of a step of `sums` in an operand: one element, or a vector of them.
 template <class Value>
 struct At {
   std::int64_t i;
@@ -40,13 +40,13 @@ struct At {
   }
 };
 
-/// Deduced, because GCC drops the attribute that makes a vector where such a type is named as a template's argument.
+/// Deduced, because GCC drops the vector attribute if such a type is a template argument.
 template <class Value>
 [[gnu::always_inline]] inline At<Value> at_like(const Value&, std::int64_t i) {
   return {i};
 }
 
-/// Adds up as many whole vectors as [i, n) holds, and moves i past them.
+/// Adds up the whole vectors in [i, n), and moves i past them.
 template <int Bytes, int Accumulators, int Sums, class C, class Terms>
 [[gnu::always_inline]] inline void sum_vectors(std::int64_t n, Terms& terms, std::int64_t& i, C (&totals)[Sums]) {
   typedef C Vector __attribute__((vector_size(Bytes)));
@@ -69,9 +69,9 @@ template <int Bytes, int Accumulators, int Sums, class C, class Terms>
   }
 }
 
-/// Several sums in one pass over a row of n elements: terms(at) gives an array of the summands, where at(p) is the element of the
-/// operand p, or a vector of them. In an order that depends on n alone; blocks are added up in float64, so that the error of a
-/// long row is that of a block.
+/// Several sums in one pass over a row of n elements: terms(at) returns an array of the summands, where at(p) is the element of the operand
+/// p, or a vector of elements. The order depends on n alone; blocks are added up in float64, so that the error of a long row is that of a
+/// block.
 template <int Sums, class C, class Terms>
 [[gnu::always_inline]] inline std::array<double, Sums> sums(std::int64_t n, Terms&& terms) {
   constexpr std::int64_t block = 4096;
@@ -91,8 +91,8 @@ template <int Sums, class C, class Terms>
   return results;
 }
 
-/// to[i] = value(i), a C, for n elements. bf16 is rounded within the loop; f16 by an instruction that the compiler does not vectorise with,
-/// out of the buffer, in which value(i) may lie.
+/// to[i] = value(i), of type C, for n elements. bf16 is rounded within the loop; f16 in a second loop, because the compiler does not
+/// vectorize with its instruction, from the buffer, which value(i) may read.
 template <class C, class S, class Value>
 [[gnu::always_inline]] inline void write_row(S* to, std::int64_t n, C* buffer, Value&& value) {
   if constexpr (std::is_same_v<S, f16>) {
@@ -114,7 +114,7 @@ constexpr std::int64_t whole_vectors(std::int64_t n) {
   return round_up(n, lanes<C>);
 }
 
-/// The largest of n scores in whole vectors; -inf of none. NaN, which is in no order, may be left out.
+/// Largest of n scores in whole vectors; -inf if there are none. NaN, which has no order, may be ignored.
 template <class C>
 C largest(const C* scores, std::int64_t n) {
   typedef C Vector __attribute__((vector_size(vector_bytes), may_alias));

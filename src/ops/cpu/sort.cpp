@@ -25,7 +25,7 @@ template <> struct UnsignedOf<8> {
   using type = std::uint64_t;
 };
 
-/// An unsigned number that orders as the value does: NaN is largest, whatever its bits; the zeros are equal.
+/// Unsigned key with the order of the values: every NaN is largest; both zeros are equal.
 template <class S>
 auto key_of(S value) {
   using Key = typename UnsignedOf<sizeof(S)>::type;
@@ -97,19 +97,19 @@ void topk(Cpu, const View& x, const View& values, const View& indices) {
         std::int64_t found = 0;
         const auto consider = [&](std::int64_t i) {
           const Key key = key_of(from[i * step]);
-          if (found == k && key <= best[k - 1].key) return;  // of equal ones the first stays
+          if (found == k && key <= best[k - 1].key) return;  // of equal keys the first stays
           std::int64_t place = found < k ? found++ : k - 1;
           for (; place > 0 && best[place - 1].key < key; --place) best[place] = best[place - 1];
           best[place] = {key, i};
         };
         std::int64_t i = 0;
         for (; i < k; ++i) consider(i);
-        // Runs of elements, of which few have one that is larger than the k-th so far: a test without a branch for each.
+        // Most runs of elements have none that is larger than the k-th so far: one test without a branch for each run.
         constexpr std::int64_t run = 64;
         for (; i + run <= length; i += run) {
           const C least = C(from[best[k - 1].position * step]);
           bool is_any_larger = false;
-          for (std::int64_t j = i; j < i + run; ++j) is_any_larger |= !(C(from[j * step]) <= least);  // NaN too
+          for (std::int64_t j = i; j < i + run; ++j) is_any_larger |= !(C(from[j * step]) <= least);  // true for NaN too
           if (!is_any_larger) continue;
           for (std::int64_t j = i; j < i + run; ++j) consider(j);
         }

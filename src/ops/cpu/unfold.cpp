@@ -8,7 +8,7 @@ using namespace loops;
 void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns) {
   const std::int64_t channels = x.shape[1], height = x.shape[2], width = x.shape[3], taps = window.y.taps * window.x.taps;
   const std::int64_t positions = window.y.positions * window.x.positions;
-  const bool is_run = window.x.stride == 1 && x.strides[3] == 1;  // neighbours of a column are neighbours in the image
+  const bool is_run = window.x.stride == 1 && x.strides[3] == 1;  // neighbours in a column are neighbours in the image
   dispatch_floats(x.dtype, "unfold", [&]<class S>() {
     parallel_units(x.shape[0] * channels * taps, positions, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {

@@ -1,4 +1,4 @@
-// Stands among the kernels, since these are what a package has once for each level of x86-64 (cmake/library.cmake).
+// In this directory because a package has the kernels once for each level of x86-64 (cmake/library.cmake).
 #include <tern/version.h>
 
 const char* tern::cpu_variant() noexcept {

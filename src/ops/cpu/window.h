@@ -8,7 +8,7 @@
 
 namespace tern::loops {
 
-/// The positions [begin, end) along a dimension whose element under a tap lies inside the image, and the element under position 0.
+/// The positions [begin, end) along a dimension whose element under a tap is inside of the image, and the element under position 0.
 struct Reach {
   std::int64_t begin, end, first;
 
@@ -27,8 +27,8 @@ template <class T, int Lanes, class F>
   }
   if constexpr (Lanes > 1) each_edge<T, Lanes / 2>(n, i, f);
 }
-/// f.operator()<Vector>(i) for the elements [0, n) in whole vectors and then, by powers of two, in shorter ones: rows of images are often
-/// shorter than a vector is wide.
+/// Calls f.operator()<Vector>(i) for the elements [0, n) in whole vectors and then, by powers of two, in shorter ones: rows of images are
+/// often shorter than a vector.
 template <class T, class F>
 [[gnu::always_inline]] inline void each_vector(std::int64_t n, F f) {
   constexpr int lanes = gemm::lanes<T>;

@@ -4,7 +4,7 @@
 
 namespace tern::detail {
 
-/// A mask as the kernels take it, and the tensors that it points to.
+/// Mask as the kernels take it, with the tensors that its views point to.
 struct KernelMask {
   KernelMask(const AttentionMask& mask, DType scores);
   kernels::AttentionMask view() const;
@@ -17,7 +17,7 @@ struct KernelMask {
 /// Throws Error unless the mask fits scores of that shape (B, ..., T, S), dtype and device.
 void check_mask(const char* op, const Shape& scores, DType dtype, Device device, const AttentionMask& mask);
 
-/// attention_softmax of sequences of different lengths: those of row b end at query_lengths[b] and key_lengths[b], (B) of i64, which take
+/// attention_softmax of sequences of different lengths: row b has query_lengths[b] queries and key_lengths[b] keys, (B) of i64, which take
 /// the place of T and S in the mask.
 Tensor attention_softmax(const Tensor& scores, const AttentionMask& mask, const Tensor& query_lengths, const Tensor& key_lengths);
 

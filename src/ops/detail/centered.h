@@ -3,8 +3,8 @@
 
 namespace tern::detail {
 
-/// x minus its mean over the dimensions (all where none is named), in ops. A mean is rounded: near 1e5 by up to 4e-3 in f32, which every
-/// difference then has too much. The differences are small, so that their own mean, taken off as well, leaves the rounding of x alone.
+/// x minus its mean over the dimensions (all if none is given), in ops. In f32 the mean is rounded, near 1e5 by up to 4e-3, an error that
+/// every difference would have. The differences are small, so subtracting their own mean as well leaves only the rounding of x.
 Tensor centered(const Tensor& x, const Dims& dims);
 
 }  // namespace tern::detail

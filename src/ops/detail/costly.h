@@ -3,7 +3,8 @@
 
 namespace tern::detail {
 
-/// The results of a product or of attention, which a checkpointed function that runs again may have kept. compute() gives Tensors.
+/// Results of compute(), Tensors of a matrix product or of attention: a checkpointed function that runs again reuses them if its policy
+/// kept them.
 template <class F>
 Tensors costly(F compute) {
   SavedTensorHooks* const hooks = context().saved_tensor_hooks;

@@ -4,7 +4,7 @@
 
 namespace tern::detail {
 
-/// Dropout with the draws of a known position: linear in x, and its own derivative.
+/// Dropout with the random numbers of a given position: linear in x, and its own derivative.
 Tensor dropout_at(const Tensor& x, double p, PhiloxState draws);
 
 }  // namespace tern::detail

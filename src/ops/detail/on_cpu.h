@@ -3,14 +3,14 @@
 
 namespace tern::detail {
 
-/// Calls f with the CPU's tag: for kernels that the CPU alone has, where an op composes others elsewhere. on_cuda is its counterpart.
+/// Calls f with the CPU's tag: for kernels that only the CPU has, where an op is composed of others elsewhere. on_cuda is its counterpart.
 template <class F>
 void on_cpu(F&& f) {
   const backend::KernelScope observed(nullptr);
   f(Cpu{});
 }
 
-/// Whether such kernels, of f32 and f64, take x.
+/// True if such kernels take x: on the CPU, f32 or f64.
 inline bool has_cpu_kernel(const Tensor& x) {
   return x.device().type == DeviceType::cpu && (x.dtype() == DType::f32 || x.dtype() == DType::f64);
 }

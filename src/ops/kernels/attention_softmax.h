@@ -3,10 +3,10 @@
 
 namespace tern::kernels {
 
-/// A key whose padding is this or less is hidden, whatever its score: masks of -inf, of -1e30 and of f16's lowest number mean the same.
+/// A key whose padding is this or less is hidden regardless of its score: masks of -inf, of -1e30 and of f16's lowest number mean the same.
 inline constexpr float hidden_padding = -1e4f;
 
-/// Attention mask: which keys a query sees of scores (B, ..., T, S): query t of batch row b sees key s where all of these hold.
+/// Attention mask: the keys that a query sees. In scores (B, ..., T, S) query t of batch row b sees key s if all of these hold:
 ///   s < key_lengths[b]
 ///   not causal, or s <= t + S - T, or s < prefix[b]
 ///   window == 0, or s > t + S - T - window
@@ -16,12 +16,12 @@ struct AttentionMask {
   View padding;             ///< (B, S), f32 (f64 for f64 scores), contiguous, added to the scores; no data: nothing is added
   View prefix;              ///< (B), i64, contiguous; no data: all 0. Only with `causal`
   View key_lengths;         ///< (B), i64, contiguous; no data: all S
-  std::int64_t window = 0;  ///< keys before and with its own that a query sees; 0: all. Only with `causal`
+  std::int64_t window = 0;  ///< number of keys that a query sees, its own included; 0: no limit. Only with `causal`
   bool causal = false;
 };
 
-/// y = softmax(x + padding) over the columns that a row sees, and 0 in the others; a row that sees nothing, or only scores of -inf,
-/// is 0. x (B, ..., T, S), at least two dimensions, contiguous, floating; y alike, and may be x.
+/// y = softmax(x + padding) over the columns that a row sees, and 0 in the others; a row that sees no column, or only scores of -inf, is 0.
+/// x (B, ..., T, S), at least two dimensions, contiguous, floating; y likewise, and may be x.
 void attention_softmax(Cpu, const View& x, const AttentionMask& mask, const View& y);
 /// CUDA takes no key_lengths and no window.
 void attention_softmax(Cuda, const View& x, const AttentionMask& mask, const View& y);

@@ -7,7 +7,7 @@ namespace tern::kernels {
 void copy(Cpu, const View& x, const View& y);
 void copy(Cuda, const View& x, const View& y);
 
-/// Every element = value.
+/// Sets every element of y to value.
 void fill(Cpu, const View& y, double value);
 void fill(Cuda, const View& y, double value);
 

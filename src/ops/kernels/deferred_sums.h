@@ -8,33 +8,33 @@
 
 namespace tern::kernels {
 
-/// `to` (N) = the sum of `count` parts of N elements each, in their order, or that added to it.
+/// Sum over partial results: `to` (N) = the sum of `count` parts of N elements each, in their order, or that sum added to it.
 struct PartialSum {
   const void* parts;  ///< float, or double where `to` is
   void* to;
   std::int64_t pitch, stride;  ///< in elements: from part to part, and of `to`
   unsigned count, columns;
-  DType dtype;  ///< of `to`
+  DType dtype;  ///< dtype of `to`
   bool adds;
 };
 
-/// Adds up all of them; on a GPU one kernel does so for 64 of similar length. Their order in the span may change. CPU kernels leave no
-/// parts.
+/// Computes all of the sums; on a GPU one kernel adds up to 64 of similar length. Their order in the span may change. CPU kernels leave no
+/// partial sums.
 inline void add_partial_sums(Cpu, std::span<PartialSum>, Stream) { fail("add_partial_sums", "expected sums on a GPU"); }
 void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream);
 
-/// The sums over rows that the kernels of a backward pass leave in parts: blocks sum some rows each, and something adds that up. Gradients
-/// of norms and biases are such sums, two dozen and more in a pass and of a few KB each, so that the addition costs little and a kernel for
-/// it much. A kernel that is given one of these may leave its parts here, and `finish` adds up all of them in one kernel. Kernels of
-/// another stream, and those of the CPU, add up at once.
+/// Deferred (batched) reductions of a backward pass. Gradients of norms and biases are sums over rows, which kernels leave as partial sums,
+/// one part for some rows each. There are two dozen and more of them in a pass, of a few KB each: little work, but many kernels. A kernel
+/// that gets a DeferredSums may leave its partial sums here, and `finish` adds up all of them in one kernel. Kernels of another stream, and
+/// those of the CPU, add up at once.
 class DeferredSums {
  public:
   explicit DeferredSums(Stream stream) : stream_(stream) {}
   Stream stream() const { return stream_; }
 
-  /// Memory for parts, kept until they are added up. That happens here where they would take more than 16 MiB.
+  /// Memory for partial sums, kept until they are added up, which happens here once they would take more than 16 MiB.
   void* memory(std::size_t bytes) {
-    constexpr std::size_t max_bytes = std::size_t(16) << 20;  // so that they are still in the cache: an H200's second level has 50 MB
+    constexpr std::size_t max_bytes = std::size_t(16) << 20;  // so that they are still in the L2 cache (H200: 50 MB)
     if (bytes_ + bytes > max_bytes) finish();
     bytes_ += bytes;
     return memory_.emplace_back(make_ref<Storage>(std::max<std::size_t>(bytes, 1), stream_))->data();
@@ -43,7 +43,7 @@ class DeferredSums {
     sums_.push_back(sum);
     ++count_;
   }
-  /// Queues the additions. The sums are not there before.
+  /// Queues the additions. Results are valid only after this.
   void finish() {
     if (!sums_.empty()) on(stream_.device, [&](auto dev) { add_partial_sums(dev, sums_, stream_); }, "sum_gradients");
     sums_.clear();
@@ -51,9 +51,9 @@ class DeferredSums {
     bytes_ = 0;
   }
 
-  /// How many sums were ever added.
+  /// Number of sums added so far.
   std::size_t count() const { return count_; }
-  /// True where one of those after the first `since` goes to memory in [begin, begin + bytes), and has not been added up.
+  /// True if a sum added after the first `since` is pending and goes to memory in [begin, begin + bytes).
   bool has_sum_to(const void* begin, std::size_t bytes, std::size_t since) const {
     const std::size_t fresh = std::min(count_ - since, sums_.size());
     return std::any_of(sums_.end() - static_cast<std::ptrdiff_t>(fresh), sums_.end(),

@@ -12,14 +12,13 @@ namespace tern::functors {
 /// float, double or an integer. A function's parameters are its functor's members.
 ///
 /// A unary functor has `operator()`, the function; `grad(x, y)`, its derivative, given x and y = f(x); and two traits:
-///   integral        integers have a meaning as operands too (a functor without it is compiled for floats alone);
-///   transcendental  an element costs tens of instructions, so that a second thread on the CPU pays sooner.
-/// A binary functor has `operator()` and the trait transcendental; all take integers. What calls exp, log and their kind takes them
-/// from ops/kernels/math.h, which has a form that vectorises. Lists of all functions are Unary, Binary and Compare in
-/// ops/kernels/pointwise.h.
+///   integral        integers are valid operands too (a functor without it is compiled for floats alone);
+///   transcendental  an element costs tens of instructions, so that a second thread on the CPU pays off sooner.
+/// A binary functor has `operator()` and the trait transcendental; all take integers. exp, log and similar functions come from
+/// ops/kernels/math.h, which has a form that vectorizes. All functions are listed in Unary, Binary and Compare in ops/kernels/pointwise.h.
 
-/// The type in which integers are added, subtracted and multiplied: results beyond its range wrap, as they do on every processor, where C++
-/// leaves those of signed types undefined. Types that are shorter than int are widened to it, and cannot overflow there.
+/// Unsigned type in which integers are added, subtracted and multiplied: results beyond the range wrap, as on every processor, while C++
+/// leaves overflow of signed types undefined. Types shorter than int are promoted to it, and cannot overflow there.
 template <class T, bool = std::is_integral_v<T> && sizeof(T) >= sizeof(int)>
 struct Wrapping {
   using type = T;
@@ -43,7 +42,7 @@ struct Abs {
   static constexpr bool integral = true, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const {
     if constexpr (std::is_integral_v<T>) return x < T(0) ? Neg{}(x) : x;
-    else return std::fabs(x);  // of -0 as well, where a comparison would let the sign pass
+    else return std::fabs(x);  // also for -0, whose sign a comparison would keep
   }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x * T(0); }
 };
@@ -138,7 +137,7 @@ struct Silu {
     return s * (T(1) + x * (T(1) - s));
   }
 };
-/// log(1 + exp(beta x)) / beta, split at 0 so that neither branch overflows or rounds a small result off.
+/// log(1 + exp(beta x)) / beta, split at 0 so that neither branch overflows or loses a small result to rounding.
 struct Softplus {
   static constexpr bool integral = false, transcendental = true;
   double beta = 1;
@@ -148,7 +147,8 @@ struct Softplus {
   }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return math::sigmoid(T(beta) * x); }
 };
-/// NaN passes; the derivative is 1 inside and on the bounds. Integers have bounds of their own, in T's range: double has not all of i64.
+/// NaN propagates; the derivative is 1 inside and on the bounds. Integers have bounds of their own, in T's range: double does not have all
+/// of i64.
 struct Clamp {
   static constexpr bool integral = true, transcendental = false;
   double low, high;
@@ -160,7 +160,7 @@ struct Clamp {
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return double(x) >= low && double(x) <= high ? T(1) : T(0); }
 };
 
-/// The derivative of the three roundings is 0 wherever they have one.
+/// The derivative of the three rounding functions is 0 wherever they have one.
 struct Floor {
   static constexpr bool integral = false, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::floor(x); }
@@ -202,7 +202,8 @@ struct Mul {
 struct Div {
   static constexpr bool transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
-    // Integers: by zero gives 0, and by -1 is a negation that may wrap, where the processor would trap on the smallest number.
+    // Integers: division by zero gives 0; division by -1 is a negation that may wrap, because the processor would trap on the smallest
+    // number.
     if constexpr (std::is_integral_v<T>)
       return b == T(0) ? T(0) : b == T(-1) && std::is_signed_v<T> ? T(T(0) - std::make_unsigned_t<T>(a)) : T(a / b);
     else return a / b;
@@ -229,13 +230,13 @@ struct Maximum {
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const { return a != a || a > b ? a : b; }
 };
 
-/// a - b floor(a / b), which has b's sign, as in Python; of integers by zero 0.
+/// a - b floor(a / b), which has b's sign, as in Python; integers modulo zero give 0.
 struct Remainder {
   static constexpr bool transcendental = true;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
     T r;
     if constexpr (std::is_integral_v<T>) {
-      // The processor would trap on a division by 0, and on one of the smallest number by -1.
+      // The processor would trap on a division by 0, and on the smallest number divided by -1.
       if (b == T(0) || (std::is_signed_v<T> && b == T(-1))) return T(0);
       r = T(a % b);
     } else r = std::fmod(a, b);
@@ -243,7 +244,7 @@ struct Remainder {
     else return r != T(0) && (r < T(0)) != (b < T(0)) ? T(r + b) : r;
   }
 };
-/// floor(a / b) of the exact quotient, as Python's //: a / b itself may round up to the next whole number. Of integers by zero 0.
+/// floor(a / b) of the exact quotient, as Python's //: a / b itself may round up to the next integer. Integers divided by zero: 0.
 struct FloorDivide {
   static constexpr bool transcendental = true;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
@@ -254,13 +255,13 @@ struct FloorDivide {
       if (b == T(0)) return a / b;
       const T rest = std::fmod(a, b), quotient = (a - rest) / b - (rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(1) : T(0));
       if (quotient == T(0)) return std::copysign(T(0), a / b);
-      // Whole but for the rounding of the division.
+      // An integer, up to the rounding of the division.
       const T below = std::floor(quotient);
       return quotient - below > T(0.5) ? below + T(1) : below;
     }
   }
 };
-/// The angle of the point (b, a), in [-pi, pi]; the op asks for none of integers.
+/// The angle of the point (b, a), in [-pi, pi]; the op does not call it for integers.
 struct Atan2 {
   static constexpr bool transcendental = true;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {

@@ -6,24 +6,25 @@
 
 namespace tern::kernels {
 
-/// Parts into which square_sums() best divides `count` elements.
+/// Number of parts into which square_sums() best divides `count` elements.
 std::int64_t square_sum_parts(Cpu, std::int64_t count);
 std::int64_t square_sum_parts(Cuda, std::int64_t count);
-/// Sums of squares of x's parts: x is contiguous and floating, `sums` is contiguous, f64, and has an element for each part. Elements are
-/// squared and added in f32, those of f64 and sums that overflow in f64, and a part's threads are added in f64, in one order.
+/// Sums of squares of the parts of x, which is contiguous and floating; `sums` is contiguous, f64, with one element per part. Elements are
+/// squared and added in f32 (those of f64, and sums that overflow, in f64), and the sums of a part's threads are added in f64, in a fixed
+/// order.
 void square_sums(Cpu, const View& x, const View& sums);
 void square_sums(Cuda, const View& x, const View& sums);
 
-/// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018): where f32 (), `scale` is what the loss was multiplied
-/// by and `clean_steps` counts steps since it changed.
+/// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018), all f32 (): `scale` is the factor that the loss was
+/// multiplied by, and `clean_steps` counts the steps since it last changed.
 struct LossScale {
   View scale{}, clean_steps{};  ///< data is null without loss scaling
-  View advance{};               ///< f32 (), becomes 0 where a gradient is not finite, else 1
+  View advance{};               ///< f32 (), set to 0 if a gradient is not finite, else 1
   double growth = 2, backoff = 0.5, interval = 2000;
 };
 
-/// From the sums of squares of the gradients (n), f64: `norm`, theirs without the loss scale, and `factor`, which takes the loss scale
-/// out of them and bounds the norm, min(1, max_norm / (norm + 1e-6)); both f32 (). The loss scale is then moved on.
+/// Gradient clipping from the sums of squares of the gradients, `sums` (n), f64: `norm` is the norm without the loss scale, and `factor`
+/// divides by the loss scale and clips, min(1, max_norm / (norm + 1e-6)); both f32 (). Then the loss scale is updated.
 struct ClipArguments {
   View sums, norm, factor;
   double max_norm = INFINITY;
@@ -32,7 +33,7 @@ struct ClipArguments {
 void clip_factor(Cpu, const ClipArguments& arguments);
 void clip_factor(Cuda, const ClipArguments& arguments);
 
-/// The same over plain pointers, for one thread of either device.
+/// clip_factor over plain pointers, for one thread of either device.
 struct ClipFactor {
   float *norm, *factor, *scale, *clean_steps, *advance;
   double max_norm, growth, backoff, interval;

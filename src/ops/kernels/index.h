@@ -3,10 +3,10 @@
 
 namespace tern::kernels {
 
-/// Indices are i64. On the CPU an index outside the range throws Error that names it before anything is written; on a
-/// GPU, where a check would have to wait, it reads as zero and writes nothing.
+/// Indices are i64. On the CPU an index outside the range throws Error that names it before anything is written. On a GPU, where a check
+/// would wait for the device, it reads as zero and writes nothing.
 
-/// y[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; index and y have one shape, and x has it but for `dim`.
+/// y[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; index and y have one shape, x has it except for `dim`.
 void gather(Cpu, const View& x, const View& index, const View& y, int dim);
 void gather(Cuda, const View& x, const View& index, const View& y, int dim);
 
@@ -27,13 +27,13 @@ void index_copy(Cuda, const View& y, const View& index, const View& source);
 void index_add(Cpu, const View& y, const View& index, const View& source);
 void index_add(Cuda, const View& y, const View& index, const View& source);
 
-/// values, indices (i64) = the stably sorted last dimension of x, and where each value came from. Numeric dtypes; NaN
-/// counts as largest. x has any strides; the outputs are contiguous.
+/// Stable sort of the last dimension of x: values, and indices (i64) of their positions in x. Numeric dtypes; NaN counts as largest. x has
+/// any strides; the outputs are contiguous.
 void sort(Cpu, const View& x, const View& values, const View& indices, bool descending);
 void sort(Cuda, const View& x, const View& values, const View& indices, bool descending);
 
-/// values (..., k), indices (i64) = the k largest of the last dimension of x in descending order, the first among equals first, and where
-/// each came from: what a stable descending sort begins with. 1 <= k <= topk_limit, at most the dimension, which is below 2^32; numeric
+/// The k largest of the last dimension of x in descending order, the first among equals first: values (..., k) and indices (i64) of their
+/// positions, the first k of a stable descending sort. 1 <= k <= topk_limit, and k is at most the dimension, which is below 2^32; numeric
 /// dtypes of at most 32 bits; NaN counts as largest. x has any strides; the outputs are contiguous.
 inline constexpr std::int64_t topk_limit = 64;
 void topk(Cpu, const View& x, const View& values, const View& indices);

@@ -5,12 +5,12 @@
 
 namespace tern::kernels {
 
-// Rows x (R, N), contiguous, floating; parameters (N) of the same dtype; statistics (R) in the type that the dtype is computed
-// in: f32, or f64 for f64. A view without data is an operand that is absent.
+// Rows x (R, N), contiguous, floating; parameters (N) of the same dtype; statistics (R) in the compute type of the dtype, f32, or f64 for
+// f64. A view without data is an absent operand.
 
-/// y = (s - mean) rstd gamma + beta with rstd = 1 / sqrt(variance + eps), the variance biased; RMSNorm (`centered` false) has mean 0
-/// and the mean square in place of the variance. s is x, or residual + dropout(x + bias), which is written to `sum` and, as rounded
-/// there, is what the row is made of; draws are as kernels::dropout's.
+/// y = (s - mean) rstd gamma + beta with rstd = 1 / sqrt(variance + eps), the variance biased. RMSNorm (`centered` false) has mean 0 and
+/// the mean square in place of the variance. s is x, or residual + dropout(x + bias), which is written to `sum` and normalized as rounded
+/// there; random numbers are those of kernels::dropout.
 struct LayerNormArguments {
   View x;
   View gamma, beta;  ///< absent: 1 and 0
@@ -26,15 +26,15 @@ struct LayerNormArguments {
 void layer_norm(Cpu, const LayerNormArguments& arguments);
 void layer_norm(Cuda, const LayerNormArguments& arguments);
 
-/// Note [Shifted rows]: the statistics of a row are taken of its distances from its first element, which are exact, or nearly so,
-/// where the mean is far greater than the deviation; so nothing cancels. A mean near 1e4 kept in f32 is off by up to 5e-4, and the
-/// backward pass would see that in every normalized element; so the mean of the distances is kept.
+/// Note [Shifted rows]: the statistics of a row are those of its differences from its first element. These are exact, or nearly so, where
+/// the mean is far greater than the deviation, so nothing cancels. A mean near 1e4 kept in f32 would be off by up to 5e-4, an error in
+/// every normalized element of the backward pass; so the mean of the differences is kept instead.
 
 /// dx = rstd (h - [centered] mean(h) - x_hat mean(h x_hat)) + g_sum with x_hat = (s - mean) rstd and h = g gamma: the gradient of s, and of
-/// the residual. dbranch is dx through the dropout, the gradient of the forward's x. dgamma = sum over rows of g x_hat, dbeta of g, dbias
-/// of dbranch, or of dx without dropout; in an order that depends on the shape alone (on the GPU, also on the device).
+/// the residual. dbranch, the gradient of forward's x, is dx through the dropout. dgamma is the sum over rows of g x_hat, dbeta that of g,
+/// dbias that of dbranch, or of dx without dropout; the order of the sums depends on the shape alone (on the GPU, also on the device).
 struct LayerNormGradArguments {
-  View s;  ///< the normalized rows' source: x, or the sum
+  View s;  ///< rows that were normalized: x, or the sum
   View gamma;
   View mean, rstd;
   bool centered = true;
@@ -45,8 +45,8 @@ struct LayerNormGradArguments {
   View dx;                           ///< (R, N), written. It may be g or g_sum
   View dbranch;                      ///< (R, N), written: present where p > 0
   View dgamma, dbeta, dbias;         ///< (N), written where present
-  Write write = Write::overwrite;    ///< of these three: accumulate adds to what they hold, before anything is rounded
-  DeferredSums* deferred = nullptr;  ///< where these three may be left in parts
+  Write write = Write::overwrite;    ///< mode of these three outputs: accumulate adds to what they hold, before anything is rounded
+  DeferredSums* deferred = nullptr;  ///< if given, these three may be left there as partial sums
 };
 void layer_norm_grad(Cpu, const LayerNormGradArguments& arguments);
 void layer_norm_grad(Cuda, const LayerNormGradArguments& arguments);

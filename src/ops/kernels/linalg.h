@@ -4,16 +4,17 @@
 
 namespace tern::kernels {
 
-// Decompositions of matrices (..., M, N) of f32 or f64, one for each index of the leading dimensions. Matrices that go in have any strides,
-// results are contiguous. On the CPU by Eigen, on a GPU by cuSOLVER and cuBLAS, on the stream of the arguments; cholesky and solve wait
-// for it, as they tell whether they failed.
+// Decompositions of matrices (..., M, N) of f32 or f64, one for each index of the leading dimensions. Input matrices have any strides,
+// results are contiguous. On the CPU by Eigen, on a GPU by cuSOLVER and cuBLAS, on the stream of the arguments; cholesky and solve wait for
+// it, because they report failures.
 //
-// Note [Signs]: a decomposition leaves signs open, and libraries choose them by the order of their sums. Here both devices choose alike:
-// qr's R has no negative number on its diagonal, and in an eigenvector, or a column of svd's U, the first element of at least
-// `large_element` times the largest magnitude is positive. Elements of equal magnitude, which are usual, so do not decide by a rounding.
+// Note [Signs]: decompositions are unique only up to signs, and libraries choose them by the order of their sums. Here both devices choose
+// alike: qr's R has no negative number on its diagonal, and in an eigenvector, or a column of svd's U, the first element of at least
+// `large_element` times the largest magnitude is positive. A factor below 1, because elements of equal magnitude are common, and rounding
+// would decide between them.
 inline constexpr double large_element = 0.9;
 
-/// Whether this build has the library that the functions below need; without it they are not to be called.
+/// True if this build has the library that the functions below need; without it they must not be called.
 bool has_linalg(Cpu);
 bool has_linalg(Cuda);
 /// Called by the functions below in a build without that library: throws Error.
@@ -21,28 +22,29 @@ bool has_linalg(Cuda);
   fail("linalg", "expected an op that asks has_linalg first: this build has no library for it");
 }
 
-/// The lower triangle l (..., N, N) with l l^T = a, of which the lower triangle is read. Returns the index of the first matrix that is not
-/// positive definite, or has a NaN, or -1.
+/// Cholesky factor: the lower triangle l (..., N, N) with l l^T = a, of which only the lower triangle is read. Returns the index of the
+/// first matrix that is not positive definite, or has a NaN, or -1.
 std::int64_t cholesky(Cpu, const View& a, const View& l);
 std::int64_t cholesky(Cuda, const View& a, const View& l);
 
-/// q (..., M, K), r (..., K, N), K = min(M, N).
+/// QR: q (..., M, K), r (..., K, N), K = min(M, N).
 void qr(Cpu, const View& a, const View& q, const View& r);
 void qr(Cuda, const View& a, const View& q, const View& r);
 
-/// values (..., N) in ascending order, vectors (..., N, N) by columns; the lower triangle of a is read. NaN where that is not finite.
+/// Eigendecomposition: values (..., N) in ascending order, vectors (..., N, N) by columns; only the lower triangle of a is read. NaN where
+/// that is not finite.
 void eigh(Cpu, const View& a, const View& values, const View& vectors);
 void eigh(Cuda, const View& a, const View& values, const View& vectors);
 
-/// u (..., M, K), s (..., K) in descending order, vt (..., K, N). NaN where a is not finite.
+/// SVD: u (..., M, K), s (..., K) in descending order, vt (..., K, N). NaN where a is not finite.
 void svd(Cpu, const View& a, const View& u, const View& s, const View& vt);
 void svd(Cuda, const View& a, const View& u, const View& s, const View& vt);
 
-/// x (..., N, M) with a x = b. Returns the index of the first matrix with a pivot that is 0, or -1.
+/// Solution x (..., N, M) of a x = b. Returns the index of the first matrix with a pivot of 0, or -1.
 std::int64_t solve(Cpu, const View& a, const View& b, const View& x);
 std::int64_t solve(Cuda, const View& a, const View& b, const View& x);
 
-/// values (...), 1 where N is 0.
+/// Determinants: values (...), 1 where N is 0.
 void det(Cpu, const View& a, const View& values);
 void det(Cuda, const View& a, const View& values);
 

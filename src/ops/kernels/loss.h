@@ -8,15 +8,15 @@ namespace tern::kernels {
 /// Targets, weights and options of the losses of N rows of logits.
 struct TokenTargets {
   View targets;  ///< (N), i64
-  View weights;  ///< (N) of the losses' dtype: a factor for each row's loss; without data all 1
+  View weights;  ///< (N) of the losses' dtype: factor of each row's loss; without data all 1
   std::int64_t ignore_index = -100;
   double smoothing = 0;
 };
 
 /// losses (N) = weight_n * ((1 - smoothing) * (lse_n - x[n, t_n]) + smoothing * (lse_n - mean_v x[n, v])) for logits x (N, V), and lse (N)
-/// = logsumexp of each row. Of rows whose target is ignored both are 0, whatever they hold. Everything contiguous but x, whose rows are
-/// (last stride 1); floats of one dtype (lse, losses: f32 for 16-bit logits). Each row is read once. On the CPU a target outside the range
-/// throws, on a GPU, which cannot report it without waiting, it gives the row a loss of NaN.
+/// = logsumexp of each row. Both are 0 for rows whose target is ignored, regardless of their logits. Floats of one dtype (lse, losses: f32
+/// for 16-bit logits). All contiguous, except that x's rows may have any stride (last stride 1). Each row is read once. On the CPU a target
+/// outside the range throws; on a GPU, which cannot report it without a wait, it gives the row a loss of NaN.
 void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
 void cross_entropy(Cuda, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
 
@@ -25,8 +25,8 @@ void cross_entropy(Cuda, const View& x, const TokenTargets& tokens, const View& 
 void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
 void reduce_losses(Cuda, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
 
-/// The gradient that arrives from the losses: g (N) of any stride (0 where one gradient serves all rows), divided by total (), both of the
-/// losses' dtype. Either may be without data, for 1.
+/// Gradient with respect to the losses: g (N) of any stride (0 for one gradient of all rows), divided by total (), both of the losses'
+/// dtype. Either may be without data, for 1.
 struct LossGradient {
   View g, total;
 };
@@ -36,7 +36,7 @@ struct LossGradient {
 void cross_entropy_grad(Cpu, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx);
 void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx);
 
-/// The losses (N) of logits x (N, V), and in x's place their gradient as above.
+/// The losses (N) of logits x (N, V); x is overwritten by its gradient as above.
 void cross_entropy_with_grad(Cpu, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses);
 void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses);
 
@@ -45,7 +45,7 @@ struct Scaling {
   View x, y;
   Write write = Write::overwrite;
 };
-/// Some of them, of one dtype, by one gradient g (); on a GPU four at a time.
+/// Several scalings, of one dtype, by one gradient g (); on a GPU four per kernel.
 void scale(Cpu, std::span<const Scaling> all, const LossGradient& of_loss);
 void scale(Cuda, std::span<const Scaling> all, const LossGradient& of_loss);
 

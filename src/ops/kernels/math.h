@@ -5,8 +5,8 @@
 #include "ops/kernels/vector_math.h"
 #include "tensor/half.h"
 
-// The functions that functors call (Note [Functors]). The CPU's float32 loops get the forms that vectorise (Note [Vector math]); float64,
-// and all device code, <cmath>.
+// Math functions for functors (Note [Functors]). The CPU's float32 loops get forms that vectorize (Note [Vector math]); float64, and all
+// device code, use <cmath>.
 namespace tern::math {
 
 #ifdef __CUDACC__

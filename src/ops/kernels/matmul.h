@@ -12,18 +12,18 @@ namespace tern::kernels {
 /// are contiguous (last stride 1). Any size may be 0; K = 0 gives zeros. float32 is strict float32; 16-bit floats accumulate in float32.
 void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Write write);
 void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write);
-/// c = a @ b of integers of one dtype, which wrap; shapes and strides as matmul's. The CPU alone has it.
+/// c = a @ b of integers of one dtype, which wrap; shapes and strides as for matmul. Only on the CPU.
 void integer_matmul(Cpu, const View& a, const View& b, const View& c);
-/// Whether the device multiplies float32 in this precision, and not in fp32 in its place.
+/// True if the device multiplies float32 in this precision rather than falling back to fp32.
 inline bool has_matmul_precision(Cpu, MatmulPrecision precision, Device) { return precision == MatmulPrecision::fp32; }
 bool has_matmul_precision(Cuda, MatmulPrecision precision, Device device);
 
-/// y (M, N) = x (M, K) @ weight (N, K) transposed, plus bias (N), or nothing where bias.data is null. One floating dtype; x and weight as
-/// Note [Matmul operands] asks, y contiguous, bias of any stride.
+/// y (M, N) = x (M, K) @ weight (N, K) transposed, plus bias (N), or no bias if bias.data is null. One floating dtype; x and weight as in
+/// Note [Matmul operands], y contiguous, bias of any stride.
 void linear(Cpu, const View& x, const View& weight, const View& bias, const View& y);
 void linear(Cuda, const View& x, const View& weight, const View& bias, const View& y);
 
-/// linear as a product and an addition: the fallback of backends, and the reference of their tests.
+/// linear as a matrix product and an addition: the fallback of the backends, and the reference of their tests.
 template <class Tag>
 void plain_linear(Tag device, const View& x, const View& weight, const View& bias, const View& y) {
   View transposed = weight;
@@ -37,31 +37,30 @@ void plain_linear(Tag device, const View& x, const View& weight, const View& bia
   binary(device, functors::Add{}, y, row, y);
 }
 
-/// before (M, N) = linear(x, weight, bias), y (M, N) = gelu_tanh(before); as linear asks, both results contiguous.
+/// before (M, N) = linear(x, weight, bias), y (M, N) = gelu_tanh(before); operands as for linear, both results contiguous.
 void linear_gelu(Cpu, const View& x, const View& weight, const View& bias, const View& before, const View& y);
 void linear_gelu(Cuda, const View& x, const View& weight, const View& bias, const View& before, const View& y);
-/// True where that y is gelu_tanh of `before` as it is written, bit for bit: an epilogue in 16 bits takes it before it is rounded.
+/// True if y is gelu_tanh of `before` as it was written, bit for bit: a 16-bit epilogue applies GELU before it rounds.
 inline bool is_gelu_of_written(Cpu, DType) { return true; }
 inline bool is_gelu_of_written(Cuda, DType dtype) { return size_of(dtype) > 2; }
 
-/// sums (N) = the columns' sums of g (M, N), contiguous, or added to sums, of any stride: a bias's gradient. Sums of 16-bit floats are
-/// taken in float32. They may be left in parts in `deferred`.
+/// sums (N) = the column sums of g (M, N), contiguous, or those added to sums, of any stride: a bias gradient. Sums of 16-bit floats are in
+/// float32. They may be left as partial sums in `deferred`.
 void column_sums(Cpu, const View& g, const View& sums, Write write, DeferredSums* deferred = nullptr);
 void column_sums(Cuda, const View& g, const View& sums, Write write, DeferredSums* deferred = nullptr);
 
-/// dx (M, N) = g gelu_tanh'(x), and its columns' sums as column_sums gives them, or not where sums.data is null. All contiguous but sums;
-/// dx may be g.
+/// dx (M, N) = g gelu_tanh'(x), and its column sums as in column_sums, or none if sums.data is null. All contiguous but sums; dx may be g.
 void gelu_bias_grad(Cpu, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred = nullptr);
 void gelu_bias_grad(Cuda, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred = nullptr);
 
-/// gelu_bias_grad of a gradient that is a product, g (M, K) @ weight (K, N), of which nothing is written but dx (M, N). x (M, N) and dx
-/// contiguous, weight as Note [Matmul operands] asks. 16-bit floats: the product may be rounded before the derivative, or not.
+/// gelu_bias_grad of a gradient that is a product, g (M, K) @ weight (K, N); only dx (M, N) is written, not the product. x (M, N) and dx
+/// contiguous, weight as in Note [Matmul operands]. 16-bit floats: the product may or may not be rounded before the derivative.
 void linear_gelu_grad(Cpu, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
                       DeferredSums* deferred = nullptr);
 void linear_gelu_grad(Cuda, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
                       DeferredSums* deferred = nullptr);
 
-/// linear_gelu_grad by its parts: the fallback of backends, and the reference of their tests.
+/// linear_gelu_grad as separate kernels: the fallback of the backends, and the reference of their tests.
 template <class Tag>
 void plain_linear_gelu_grad(Tag device, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
                             DeferredSums* deferred) {

@@ -3,16 +3,16 @@
 
 namespace tern::kernels {
 
-// One update of a contiguous run of parameters. Numbers that change from step to step are one-element f32 views in device memory, so
-// that a captured step needs no host.
+// Update of one contiguous range of parameters. Numbers that change from step to step are one-element f32 views in device memory, so that a
+// captured step needs no host.
 //
-// Parameters of 16 bits have their values in a master copy, f32: the gradient, of 16 bits too, is widened, master and moments are
-// updated in f32, and the parameter becomes the rounded master, all in one pass. Micikevicius et al., "Mixed Precision Training", 2018.
+// 16-bit parameters have a master copy in f32: the gradient, also of 16 bits, is widened, master and moments are updated in f32, and the
+// parameter becomes the rounded master, all in one pass. Micikevicius et al., "Mixed Precision Training", 2018.
 
-/// Numbers that the gradients meet on their way into an update, as train::GradientScale has them.
+/// Scaling of the gradients in an update, as in train::GradientScale.
 struct GradientScaleView {
-  View factor{};   ///< they are multiplied by it: a clip, a loss scale taken out; data is null for 1
-  View advance{};  ///< 0 where the update is to leave everything as it is; data is null for 1
+  View factor{};   ///< factor of the gradients: clipping, and division by the loss scale; data is null for 1
+  View advance{};  ///< 0: the update is skipped and changes nothing; data is null for 1
 };
 
 struct AdamArguments {
@@ -22,7 +22,7 @@ struct AdamArguments {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool decoupled =
       false;      ///< AdamW (Loshchilov & Hutter 2019): p -= lr * weight_decay * p, instead of adding weight_decay * p to the gradient
-  View master{};  ///< f32, with parameters of 16 bits alone
+  View master{};  ///< f32, only with 16-bit parameters
   GradientScaleView scale{};
 };
 /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
@@ -35,11 +35,11 @@ struct LionArguments {
   View m;                    ///< f64 with f64 parameters, else f32
   View lr;
   double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
-  View master{};  ///< f32, with parameters of 16 bits alone
+  View master{};  ///< f32, only with 16-bit parameters
   GradientScaleView scale{};
 };
 /// c = b1 m + (1 - b1) g; p -= lr * (sign(c) + weight_decay * p); m = b2 m + (1 - b2) g. The sign of 0 is 0, and that of NaN is NaN, so
-/// that a broken gradient shows. Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2.
+/// that a broken gradient is visible. Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2.
 void lion(Cpu, const LionArguments& arguments);
 void lion(Cuda, const LionArguments& arguments);
 
@@ -49,7 +49,7 @@ struct SgdArguments {
   View lr;
   double momentum_factor = 0, weight_decay = 0;
   bool nesterov = false;
-  View master{};  ///< f32, with parameters of 16 bits alone
+  View master{};  ///< f32, only with 16-bit parameters
   GradientScaleView scale{};
 };
 /// g += weight_decay * p; buffer = momentum * buffer + g; p -= lr * (nesterov ? g + momentum * buffer : buffer).

@@ -6,8 +6,8 @@
 
 namespace tern::kernels {
 
-/// The functions of one element, of two that give their dtype, and of two that give bool; each with its parameters, if it has any. A
-/// functor that is not in a list does not convert to it: an op that forgets its line here does not compile.
+/// Unary, binary and comparison functions, each with its parameters, if it has any. A functor that is missing from a list does not convert
+/// to it, so an op that forgets its entry here does not compile.
 using Unary = std::variant<functors::Neg, functors::Abs, functors::Sign, functors::Exp, functors::Log, functors::Sqrt, functors::Rsqrt,
                            functors::Reciprocal, functors::Square, functors::Sin, functors::Cos, functors::Tanh, functors::Erf,
                            functors::Sigmoid, functors::Relu, functors::Gelu, functors::GeluTanh, functors::Silu, functors::Softplus,
@@ -16,8 +16,8 @@ using Binary = std::variant<functors::Add, functors::Sub, functors::Mul, functor
                             functors::Remainder, functors::FloorDivide, functors::Atan2>;
 using Compare = std::variant<functors::Eq, functors::Ne, functors::Lt, functors::Le, functors::Gt, functors::Ge>;
 
-/// Calls f with the functor that a Unary, Binary or Compare holds. Comparisons in a row and not std::visit, whose table of pointers
-/// would keep f from being inlined.
+/// Calls f with the functor that a Unary, Binary or Compare holds. A chain of comparisons and not std::visit, whose table of pointers would
+/// keep f from being inlined.
 template <std::size_t i = 0, class... Functors, class F>
 decltype(auto) dispatch_functor(const std::variant<Functors...>& function, F&& f) {
   if constexpr (i + 1 < sizeof...(Functors))
@@ -47,7 +47,7 @@ void unary(Cuda, const Unary& f, const View& x, const View& y);
 void unary_grad(Cpu, const Unary& f, const View& g, const View& x, const View& y, const View& dx);
 void unary_grad(Cuda, const Unary& f, const View& g, const View& x, const View& y, const View& dx);
 
-// CUDA alone has these two: they are called through on_cuda.
+// Kernels that only CUDA has: called through on_cuda.
 
 /// y = silu(gate) x; f32, bf16 or f16, one shape, any strides.
 void swiglu(Cuda, const View& gate, const View& x, const View& y);

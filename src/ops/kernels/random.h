@@ -4,7 +4,7 @@
 
 namespace tern::kernels {
 
-/// Draws are functions of (state, row-major element index) alone: see PhiloxState. Both devices give the same words; y is
+/// Random numbers are functions of (state, row-major element index) alone: see PhiloxState. Both devices give the same words; y is
 /// contiguous and floating unless said otherwise.
 
 /// y = low + (high - low) * unit_float(word).

@@ -5,17 +5,17 @@
 
 namespace tern::vector_math {
 
-/// Note [Vector math]: the functions of the hot float32 loops, without branches and calls, so that the compiler vectorises a loop
-/// round them for any processor, and so that several of them fuse into one pass. A comparison inside an arm of `?:` counts as a
-/// branch, since it might trap: comparisons are made one after the other. Errors are at most 2 units in the
-/// last place where nothing else is said; infinities and NaN come out as from <cmath>. The coefficients are our own minimax fits.
-/// float64 loops take <cmath>: they serve gradient checks, where exactness counts.
+/// Note [Vector math]: functions for the hot float32 loops, without branches and calls, so that the compiler vectorizes the loop around
+/// them for any processor, and so that several of them fuse into one pass. A comparison inside an arm of `?:` counts as a branch, since it
+/// might trap: comparisons are made one after the other. Errors are at most 2 units in the last place unless stated; infinities and NaN are
+/// handled as in <cmath>. The coefficients are our own minimax fits. float64 loops use <cmath>: they serve gradient checks, where exactness
+/// matters.
 
 [[gnu::always_inline]] inline float power_of_two(std::int32_t n) { return std::bit_cast<float>(std::uint32_t(n + 127) << 23); }
 
 /// x = n ln 2 + r, |r| <= ln 2 / 2, and q with exp(r) = 1 + r + q r^2.
 struct ReducedExp {
-  float shifted;  ///< n + 1.5 * 2^23: the addition rounds to an integer, which then stands in the low bits
+  float shifted;  ///< n + 1.5 * 2^23: the addition rounds to an integer, which is then in the low bits
   float r, q;
 };
 [[gnu::always_inline]] inline ReducedExp reduced_exp(float x) {
@@ -35,7 +35,7 @@ struct ReducedExp {
   const float above = x < -104.0f ? -104.0f : x, bounded = above > 89.0f ? 89.0f : above;
   const auto [shifted, r, q] = reduced_exp(bounded);
   const float mantissa = (q * r) * r + r + 1.0f;
-  // In two factors, because 2^n alone leaves the range of normal numbers before the product does.
+  // Two factors, because 2^n alone leaves the range of normal numbers before the product does.
   const auto exponent = std::int32_t(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0x1.8p23f)), half = exponent >> 1;
   return mantissa * power_of_two(half) * power_of_two(exponent - half);
 }
@@ -50,7 +50,7 @@ struct ReducedExp {
 }
 [[gnu::always_inline]] inline double exp_below_zero(double x) { return std::exp(x); }
 
-/// 2^x for x that is not much above 0, and 0 where the result would be denormal.
+/// 2^x for x that is at most slightly above 0, and 0 where the result would be denormal.
 [[gnu::always_inline]] inline float exp2_below_zero(float x) {
   // 2^x = 2^n 2^r with |r| <= 1/2; the polynomial, through 2^r at Chebyshev's nodes, is off by 9e-9.
   constexpr float rounder = 0x1.8p23f;
@@ -62,7 +62,7 @@ struct ReducedExp {
   p = p * r + 2.40226507e-1f;
   p = p * r + 6.93147182e-1f;
   p = p * r + 1.0f;
-  // The integer n stands in the low bits of `shifted`; what lies above them is shifted out.
+  // The integer n is in the low bits of `shifted`; the bits above it are shifted out.
   const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u), y = p * scale;
   return x < -126.0f ? 0.0f : y;
 }
@@ -92,7 +92,7 @@ struct ReducedExp {
 
 /// log(1 + x).
 [[gnu::always_inline]] inline float log1p(float x) {
-  // The first term of the error in log(1 + x): the part of x that rounding 1 + x takes off, over 1 + x.
+  // First-order correction of log(1 + x): the part of x lost in rounding 1 + x, divided by 1 + x.
   constexpr float infinity = std::bit_cast<float>(0x7f800000u);
   const float sum = 1.0f + x, y = log(sum), corrected = y + (x - (sum - 1.0f)) / sum;
   const float positive = sum > 0.0f ? corrected : y;
@@ -102,7 +102,7 @@ struct ReducedExp {
 [[gnu::always_inline]] inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 [[gnu::always_inline]] inline float tanh(float x) {
-  // Near zero 1 - 2 / (e^2x + 1) cancels, and an odd polynomial takes its place.
+  // Near zero 1 - 2 / (e^2x + 1) cancels, so an odd polynomial is used.
   const float z = x * x, magnitude = std::abs(x);
   float p = -5.704986925e-3f;
   p = p * z + 2.063908716e-2f;
@@ -111,7 +111,7 @@ struct ReducedExp {
   p = p * z - 3.333328194e-1f;
   const float near = (p * z) * x + x;
   const float far = 1.0f - 2.0f / (exp(2.0f * magnitude) + 1.0f);
-  return std::copysign(magnitude < 0.625f ? near : far, x);  // of -0, too, whose sum with near's first term is 0
+  return std::copysign(magnitude < 0.625f ? near : far, x);  // also for -0, whose sum with near's first term is +0
 }
 
 /// The standard normal distribution function, within 2^-22.
@@ -139,7 +139,7 @@ struct SineCosine {
   float sine, cosine;
 };
 [[gnu::always_inline]] inline SineCosine sine_cosine_of_turn(float u) {
-  // The nearest quarter turn comes off exactly.
+  // The nearest quarter turn is subtracted exactly.
   const std::int32_t quarter = std::int32_t(u * 4.0f + 0.5f);
   const float r = (u - float(quarter) * 0.25f) * 6.28318531f, z = r * r;
   const float sine = ((-1.951528317e-4f * z + 8.332160762e-3f) * z - 1.666665461e-1f) * z * r + r;

@@ -7,13 +7,13 @@ namespace tern::train::detail {
 /// Throws Error unless max_norm > 0.
 void check_max_norm(const char* where, double max_norm);
 
-/// The norm of the parameters' gradients without the loss scale, and the factor that takes this scale out and bounds the norm. The
-/// loss scale is moved on.
+/// Norm of the parameters' gradients without the loss scale, and the factor that divides by the loss scale and clips the norm. Updates the
+/// loss scale.
 ClippedNorm norm_and_factor(const Tensors& parameters, double max_norm, const kernels::LossScale& loss = {});
-/// Likewise of an optimizer's parameters; of a sharded one the norm is that of all processes' gradients.
+/// The same for an optimizer's parameters; if it is sharded, the norm is that of all processes' gradients.
 ClippedNorm norm_and_factor(Optimizer& optimizer, double max_norm, const kernels::LossScale& loss = {});
 
-/// The parameters' device; the CPU for none.
+/// Device of the parameters; the CPU if there are none.
 Device device_of(const Tensors& parameters);
 
 }  // namespace tern::train::detail

@@ -4,8 +4,8 @@
 
 namespace tern::train::detail {
 
-/// Takes edits of 16-bit parameters over into their f32 masters, where a parameter is no longer its rounded master: loading a file writes
-/// parameters alone. Both (N).
+/// Copies edits of 16-bit parameters to their f32 masters, where a parameter is no longer its rounded master: loading a file writes only
+/// parameters. Both (N).
 inline void refresh_masters(const Tensor& parameters, const Tensor& masters) {
   const Tensor is_unchanged = eq(cast(masters, parameters.dtype()), parameters);
   copy_(masters, where(is_unchanged, masters, cast(parameters, DType::f32)));
