@@ -16,7 +16,7 @@ GroupLimits group_limits(const std::filesystem::path& memberships, const std::fi
 /// Limits of this process.
 GroupLimits group_limits();
 
-/// Threads for so many processors of which the groups' limits allow a part: of a part of one, one.
+/// Number of threads for `processors` processors under the groups' limits, rounded up; at least 1.
 int threads_for(int processors, const GroupLimits& limits);
 
 }  // namespace tern::backend

@@ -58,7 +58,7 @@ class RunDirectory {
   /// Throws FileError if create() would refuse the directory for its content. Changes nothing.
   static void check(const std::filesystem::path& path, Existing existing = Existing::replace_run);
   /// Locks a run that has a checkpoint, to go on with its training: restart() and save_model() follow. The run may have lost its
-  /// config.json, which restart() writes anew. Throws FileError if there is no run with a checkpoint, or if another process writes it.
+  /// config.json; restart() writes it again. Throws FileError if there is no run with a checkpoint, or if another process writes it.
   static RunDirectory resume(const std::filesystem::path& path);
   /// The checkpoints of the run that resume() would lock, the oldest first. Throws FileError if there is none.
   static std::vector<CheckpointFile> require_checkpoints(const std::filesystem::path& path);

@@ -92,7 +92,7 @@ int rest_of(const Tensor& x, const std::string& labels) { return x.dims() + 1 - 
 std::vector<Labelled> labelled(std::string_view subscripts, TensorList list, DType dtype, Subscripts& parsed) {
   std::map<char, std::int64_t> sizes;
   std::vector<Labelled> operands;
-  int ellipsis_dims = 0;  // the most that an operand has
+  int ellipsis_dims = 0;  // largest number among the operands
   for (std::size_t i = 0; i < list.size(); ++i) {
     std::string& labels = parsed.operands[i];
     const bool has_rest = has(labels, rest);

@@ -61,7 +61,7 @@ Tensor log_softmax(const Tensor& x_, int dim) {
   {
     const NoGrad unrecorded;
     const Tensor wide = detail::widened(x), total = logsumexp(wide, {dim}, true);
-    // total - total is 0, or NaN where total is infinite: beside inf, x - inf would be -inf, a probability of 0 where softmax has NaN.
+    // total - total is 0, or NaN for an infinite total: softmax of a row with inf is NaN, but x - inf = -inf would be a probability of 0.
     y = cast(wide - (total + (total - total)), x.dtype());
   }
   return record("log_softmax", y, {x}, {y}, Linear{[&](const Tensors& t) -> Tensors {

@@ -118,7 +118,7 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
     Tensor gx, gy;
     if (call.needs(0)) gx = sum_to(where(eq(y, 0), 0, g * (y * pow(x, y - 1))), x.shape());
-    // log(1) = 0 replaces log(0) where the power is finite, 0 or 1: their product would be NaN, and its limit is 0.
+    // If the power of 0 is finite (0 or 1), log(1) = 0 replaces log(0): 0 log(0) would be NaN, but the limit is 0.
     if (call.needs(1)) gy = sum_to(g * pow(x, y) * log(where(logical_and(eq(x, 0), ge(y, 0)), 1, x)), y.shape());
     return {gx, gy};
   });
@@ -244,7 +244,7 @@ Tensor pow(double a, const Tensor& exponent) {
     return record("pow", y, {b}, {y}, Symmetric{},
                   [log_a](const Backward& call) -> Tensors { return {call.grad() * (call.saved(0) * log_a)}; });
   }
-  // log(0) counts where the power is infinite alone, as above.
+  // log(0) is used only for negative exponents, where the power is infinite; see pow(a, b).
   return record("pow", y, {b}, {b, y}, Symmetric{}, [log_a](const Backward& call) -> Tensors {
     const Tensor exponents = call.saved(0);
     return {call.grad() * (call.saved(1) * where(ge(exponents, 0), 0, full_like(exponents, log_a)))};

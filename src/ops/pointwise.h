@@ -28,7 +28,7 @@ Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);
 /// Remainder a - b floor(a / b): its sign is that of b, as in Python. Integers modulo zero: 0.
 Tensor remainder(const Tensor& a, const Tensor& b);
-/// Largest integer <= a / b, as Python's //: a = b floor_divide(a, b) + remainder(a, b). Divided by zero: 0 of integers, a / b of floats.
+/// Largest integer <= a / b, as Python's //: a = b floor_divide(a, b) + remainder(a, b). For b = 0: 0 for integers, a / b for floats.
 /// Its derivative is 0.
 Tensor floor_divide(const Tensor& a, const Tensor& b);
 /// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant; the gradient at the origin is 0. Of two integer
@@ -106,13 +106,13 @@ Tensor where(const Tensor& condition, double a, const Tensor& b);
 /// x with `value` where mask (bool, broadcast to x) is true.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-/// Bound of clamp, from any number. Integers are kept exactly, as double does not have all of them beyond 2^53.
+/// Bound of clamp, from any number. Integers are kept exactly: a double does not represent all of them beyond 2^53.
 struct Bound {
-  double value;        ///< the number, or the double next to it
-  std::int64_t whole;  ///< its whole part, or the end of i64 that it lies beyond
+  double value;        ///< the number, rounded to double
+  std::int64_t whole;  ///< the number, truncated to an integer and clamped to the range of i64
 
   /// @{
-  /// From a number of the language.
+  /// Converts a C++ number.
   template <std::floating_point Number>
   Bound(Number number)
       : value(number),
@@ -168,8 +168,8 @@ Tensor clamp(const Tensor& x, Bound low, Bound high);
 /// @}
 
 /// @{
-/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ needs a floating target; for integers, a number that
-/// divides may not be 0, and a number as exponent not be negative. Return target.
+/// In place, outside autograd; b is broadcast to target and must have its dtype. div_ needs a floating target; for integers, a number must
+/// not be 0 as divisor or negative as exponent. Return target.
 Tensor add_(const Tensor& target, const Tensor& b);
 Tensor sub_(const Tensor& target, const Tensor& b);
 Tensor mul_(const Tensor& target, const Tensor& b);

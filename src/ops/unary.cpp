@@ -144,7 +144,7 @@ Tensor clamp(T x, Bound low, Bound high) {
   functors::Clamp f{low.value, high.value};
   if (!(f.low <= f.high) || low.whole > high.whole) fail("clamp", fmt::format("expected low <= high but got {} and {}", f.low, f.high));
   if (!is_floating(x.dtype()) && x.dtype() != DType::boolean) {
-    // A bound between integers is not one of the dtype: as a number that is not whole, it gives f32.
+    // A bound that is not an integer is not of x's dtype: the result is f32, as for every such number.
     const auto is_between = [](double bound) { return std::isfinite(bound) && bound != std::floor(bound); };
     if (is_between(f.low) || is_between(f.high)) return clamp(cast(x, DType::f32), low, high);
     const auto [smallest, largest] = range_of(x.dtype());

@@ -228,7 +228,7 @@ void add_attention(Rows& rows) {
         {[=] { f(q, k, k, {.mask = {.prefix = i64({2})}}); }, {"causal = true", "prefix"}},
         {[=] { f(q, k, k, {.mask = {.window = 2}}); }, {"window 2", "causal = true"}},
         {[=] { f(q, k, k, {.mask = {.causal = true, .window = -1}}); }, {"window -1"}},
-        {[=] { f(q, k, k, {.mask = {.causal = true, .prefix = i64({2}), .window = 2}}); }, {"window 2", "no prefix"}},
+        {[=] { f(q, k, k, {.mask = {.causal = true, .prefix = i64({2}), .window = 2}}); }, {"window 2", "without a prefix"}},
         {[=] { f(packed, packed, packed, {.query_starts = starts({0, 6}), .max_queries = 6}); }, {"key_starts"}},
         {[=] {
            f(packed, packed, packed, {.query_starts = starts({0, 6}), .key_starts = starts({0, 3, 6}), .max_queries = 6, .max_keys = 6});

@@ -15,7 +15,7 @@ inline bool has_cpu_kernel(const Tensor& x) {
   return x.device().type == DeviceType::cpu && (x.dtype() == DType::f32 || x.dtype() == DType::f64);
 }
 
-/// Whether matmul multiplies matrices of x's dtype on its device: floats everywhere, and integers, but not bool, on the CPU alone.
+/// True if matmul supports x's dtype on its device: floats on every device, integers (not bool) only on the CPU.
 inline bool matmul_takes(const Tensor& x) {
   return is_floating(x.dtype()) || (x.device().type == DeviceType::cpu && x.dtype() != DType::boolean);
 }

@@ -147,8 +147,8 @@ struct Softplus {
   }
   template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return math::sigmoid(T(beta) * x); }
 };
-/// NaN propagates; the derivative is 1 inside and on the bounds. Integers have bounds of their own, in T's range: double does not have all
-/// of i64.
+/// NaN propagates; the derivative is 1 inside and on the bounds. Integers are compared with whole_low and
+/// whole_high, which are in T's range: a double does not represent every i64.
 struct Clamp {
   static constexpr bool integral = true, transcendental = false;
   double low, high;
@@ -244,7 +244,8 @@ struct Remainder {
     else return r != T(0) && (r < T(0)) != (b < T(0)) ? T(r + b) : r;
   }
 };
-/// floor(a / b) of the exact quotient, as Python's //: a / b itself may round up to the next integer. Integers divided by zero: 0.
+/// Floor of the exact quotient, as Python's //; floor(a / b) would be too large if a / b rounds up to an integer. Integers divided by zero:
+/// 0.
 struct FloorDivide {
   static constexpr bool transcendental = true;
   template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
@@ -255,7 +256,7 @@ struct FloorDivide {
       if (b == T(0)) return a / b;
       const T rest = std::fmod(a, b), quotient = (a - rest) / b - (rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(1) : T(0));
       if (quotient == T(0)) return std::copysign(T(0), a / b);
-      // An integer, up to the rounding of the division.
+      // `quotient` is an integer except for the division's rounding error.
       const T below = std::floor(quotient);
       return quotient - below > T(0.5) ? below + T(1) : below;
     }

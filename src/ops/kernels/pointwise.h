@@ -55,8 +55,9 @@ void swiglu(Cuda, const View& gate, const View& x, const View& y);
 void swiglu_grad(Cuda, const View& g, const View& gate, const View& x, const View& dgate, const View& dx);
 
 /// y = f(a, b), Note [Operands]: views have y's shape (broadcast dimensions have stride 0) and dtype, and any strides; at
-/// most one operand is a number. Numeric dtypes; y may be one of the views themselves. Integer div truncates as C++ does
-/// (by zero: 0), and floor_divide does not; integer pow multiplies. minimum and maximum give NaN where an operand is NaN.
+/// most one operand is a number. Numeric dtypes; y may be one of the views themselves. Integer div truncates as in C++,
+/// floor_divide rounds down (both give 0 for division by zero); integer pow multiplies. minimum and maximum give NaN where an operand is
+/// NaN.
 void binary(Cpu, const Binary& f, const Operand& a, const Operand& b, const View& y);
 void binary(Cuda, const Binary& f, const Operand& a, const Operand& b, const View& y);
 
