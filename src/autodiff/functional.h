@@ -29,7 +29,7 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
 /// peak memory 1.2, 1.8 and 2.3 times. Two reverse passes, which give the same product, took 8, 7.5 and 11 times the time and 9, 22 and 19
 /// times the memory.
 ///
-/// What f computes under NoGrad, or from x.detach(), is a constant. f may differentiate: jvp of a function that calls vjp gives
+/// Values that f computes under NoGrad, or from x.detach(), are constants. f may differentiate: jvp of a function that calls vjp gives
 /// Hessian-vector products, and a jvp within a jvp has its own tangents. If f calls grad(), it must open GradMode(true) first, because
 /// otherwise nothing is recorded. There is one tangent for each input, of its shape and dtype; an undefined one means zeros. Inputs are
 /// used without their history. Throws Error if number, shape or dtype do not match. Throws Error, which names the op, if f edits a tensor

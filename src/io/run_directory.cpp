@@ -84,7 +84,7 @@ void make_directory(const fs::path& path) {
   if (uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) != 0 && errno != EEXIST) fail_file(path, "made", errno);
 }
 
-/// Where a run is written, and where it is once committed: Note [Replacing a run].
+/// Directories of a run that is being written, and of one that is committed: Note [Replacing a run].
 fs::path staged(const fs::path& run) { return run / staging; }
 fs::path committed(const fs::path& run) { return run / complete; }
 

@@ -127,8 +127,8 @@ __device__ __forceinline__ void run_producer_warps(const BackwardParams& p, cons
 /// Initializes the barriers of a block with this number of consumer warps; called by one thread.
 template <class C>
 __device__ __forceinline__ void init_barriers(BackwardBarriers<C::stages, C::keys>& barriers, int consumer_warps) {
-  constexpr unsigned ds_arrivals = C::groups * 4 * arrivals_of_warp, dq_arrivals = 4 * arrivals_of_warp, turn_threads = 2;
-  const unsigned consumers = consumer_warps * arrivals_of_warp;
+  constexpr unsigned ds_arrivals = C::groups * 4 * warp_arrivals, dq_arrivals = 4 * warp_arrivals, turn_threads = 2;
+  const unsigned consumers = consumer_warps * warp_arrivals;
   barriers.kv_full.init(1);
   barriers.kv_empty.init(consumers + dq_arrivals + turn_threads);
   for (int i = 0; i < C::stages; ++i) {

@@ -243,8 +243,8 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_f32_attention_backward(_
     tma_prefetch_map(p.dy);
     init_barriers<C>(barriers, 8);
     for (int i = 0; i < 2; ++i) {
-      barriers.p_full[i].init(4 * arrivals_of_warp);
-      barriers.p_empty[i].init(4 * arrivals_of_warp);
+      barriers.p_full[i].init(4 * warp_arrivals);
+      barriers.p_empty[i].init(4 * warp_arrivals);
     }
     fence_barrier_init();
   }

@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(C::threads, 1) hopper_attention_forward(__grid
     tma_prefetch_map(p.q);
     tma_prefetch_map(p.k);
     tma_prefetch_map(p.v);
-    constexpr unsigned consumers = C::groups * 4 * arrivals_of_warp;
+    constexpr unsigned consumers = C::groups * 4 * warp_arrivals;
     barriers.q_full.init(1);
     barriers.q_empty.init(consumers);
     barriers.k.init(consumers);

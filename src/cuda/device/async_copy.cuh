@@ -80,11 +80,11 @@ __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wai
 
 // mbarrier
 
-/// Number of arrivals by which a warp counts in one phase of an mbarrier: see MBarrier::arrive_warp.
+/// Arrivals of a warp in one phase of an mbarrier: see MBarrier::arrive_warp.
 #ifdef TERN_RACECHECK
-constexpr unsigned arrivals_of_warp = 32;
+constexpr unsigned warp_arrivals = 32;
 #else
-constexpr unsigned arrivals_of_warp = 1;
+constexpr unsigned warp_arrivals = 1;
 #endif
 
 /// Barrier in shared memory whose phase completes when `count` threads and all expected bytes have arrived; then the next phase begins.
@@ -102,7 +102,7 @@ struct MBarrier {
   /// lane arrives for itself.
   __device__ __forceinline__ void arrive_warp(unsigned lane = threadIdx.x % 32) {
     __syncwarp();
-    if (arrivals_of_warp == 32 || lane == 0) arrive();
+    if (warp_arrivals == 32 || lane == 0) arrive();
   }
 #if __CUDA_ARCH__ >= 900
   /// Arrives, and makes the phase wait for `bytes` bytes of copies (arrive.expect_tx).

@@ -166,7 +166,7 @@ class RowGroup : public RowThread<whole_block> {
 #endif
     if constexpr (!whole_block) {
       if (in_a_warp()) return;
-      if (thread_of_block() == 0) exchange.arrived[index_].init(threads_ / 32 * arrivals_of_warp);
+      if (thread_of_block() == 0) exchange.arrived[index_].init(threads_ / 32 * warp_arrivals);
       __syncthreads();
     }
   }

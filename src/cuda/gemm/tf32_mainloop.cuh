@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.a_map);
     tma_prefetch_map(p.b_map);
-    barriers.init(consumers / 32 * arrivals_of_warp);
-    for (MBarrier& converted : barriers.converted) converted.init(converters / 32 * arrivals_of_warp);
+    barriers.init(consumers / 32 * warp_arrivals);
+    for (MBarrier& converted : barriers.converted) converted.init(converters / 32 * warp_arrivals);
     barriers.received.init(1);
     fence_barrier_init();
   }
