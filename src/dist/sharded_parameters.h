@@ -14,11 +14,10 @@ namespace tern::dist {
 /// Note [Sharded parameters]
 /// ZeRO's third stage, "fully sharded data parallel" (Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel",
 /// 2023): a rank keeps 1/N of a unit's parameters, which are stored in one flat block, and gathers the rest only while they are used.
-///  * Fetch. The block is gathered when its memory is accessed (Note [Memory on demand]): by an op of forward, by the backward of an op
-///  that
-///    has saved a weight, by the recomputation of a checkpointed layer, by the writer of a file. No module needs hooks, a weight may be
-///    read outside its own module, and a tied one in several. All ranks run the same model and so access units in the same order; an
-///    access on one rank alone hangs until the timeout.
+///  * Fetch. The block is gathered when its memory is accessed (Note [Memory on demand]): by an op of forward or its backward, by the
+///    recomputation of a checkpointed layer, by the writer of a file. No module needs hooks, a weight may be read outside its own module,
+///    and a tied one in several. All ranks run the same model and so access units in the same order; an access on one rank alone hangs
+///    until the timeout.
 ///  * Prefetch. Units are numbered in the order of backward, from the model's end. A fetch in forward starts the all_gather of the unit
 ///    numbered one lower; a fetch in backward, and the first gradient of a unit, that of the unit numbered one higher. The gather overlaps
 ///    the computation of the current unit.

@@ -20,8 +20,7 @@ namespace tern {
 // released with the node that owns it, so second runs fill memory for one call at a time. Nested calls: an inner call saves its inputs in
 // slots of the outer one. A second run of the outer function runs the inner one too, for its results. Costly results
 // (SavedTensorHooks::costly) are numbered as well. `selective` keeps all of them. `full` keeps the last one if it is a result of the call,
-// which is alive anyway: a block that ends with a product does not compute it twice. result of the call, which then lives anyway: a block
-// that ends with a product does not compute it twice.
+// which is alive anyway: a block that ends with a product does not compute it twice.
 
 namespace {
 

@@ -19,13 +19,10 @@ namespace tern::profile {
 /// at every moment. The first of these that applies:
 ///  1. parameters: a model's parameters, buffers and constants, including their flat buffers (MemoryHistory::name);
 ///  2. gradients: the gradient of a leaf, known when a backward pass completes it or when the model is named;
-///  3. optimizer: the tensors of Optimizer::state: moments, f32 masters of 16-bit parameters (which ZeRO, Rajbhandari et al. 2020, counts
-///  as
-///     optimizer state as well), learning rates and the step count;
+///  3. optimizer: the tensors of Optimizer::state: moments, f32 masters of 16-bit parameters, learning rates, the step count;
 ///  4. activations: results of ops in a module's forward, saved for backward or not, including the recomputation of a checkpoint; and all
 ///     other tensors that an op saves for backward;
-///  5. before: blocks that existed when the history began and belong to none of the above. Of the CPU's allocator only their bytes are
-///  known;
+///  5. before: blocks that existed when the history began (of the CPU's allocator only their bytes are known);
 ///  6. workspace: the rest: scratch memory of kernels, intermediate gradients of a backward pass, a program's inputs.
 enum class MemoryCategory : std::uint8_t { parameters, gradients, optimizer, activations, workspace, before };
 /// The number of categories.

@@ -20,9 +20,8 @@ struct AdamArguments {
   View m, v;                 ///< moments: f64 with f64 parameters, else f32
   View lr, step;             ///< `step`: the number of this update, from 1
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool decoupled =
-      false;      ///< AdamW (Loshchilov & Hutter 2019): p -= lr * weight_decay * p, instead of adding weight_decay * p to the gradient
-  View master{};  ///< f32, only with 16-bit parameters
+  bool decoupled = false;  ///< p -= lr * weight_decay * p (AdamW, Loshchilov & Hutter 2019), instead of adding it to the gradient
+  View master{};           ///< f32, only with 16-bit parameters
   GradientScaleView scale{};
 };
 /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
