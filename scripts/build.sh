@@ -24,10 +24,10 @@ if [[ ! -e $build/build.ninja || CMakePresets.json -nt $build/build.ninja ]]; th
   fi
 fi
 
-# `programs` stands for the directories of the programs: everything but the tests.
+# `programs` stands for the directory of the programs: everything but the tests.
 targets=()
 for target in "$@"; do
-  if [[ $target == programs ]]; then targets+=(apps/all data/all); else targets+=("$target"); fi
+  if [[ $target == programs ]]; then targets+=(apps/all); else targets+=("$target"); fi
 done
 echo "Building $* in $build, $jobs jobs"
 quiet=()
