@@ -25,7 +25,6 @@ void forbid_second_derivative(const char* op, const Backward& call, Tensors& gra
 /// that it was computed from have one, throws Error ("once differentiable") when it is differentiated. Save a tensor that the gradient does
 /// not depend on (only its shape is used) as x.detach(). A gradient with a part of its history, such as kernel(x) * grad, is
 /// indistinguishable from a complete one: such a Function needs the member
-/// a part of its history, such as kernel(x) * grad, cannot be told from a whole one: such a Function has the member
 ///
 ///       static constexpr bool once_differentiable = true;
 template <class Derived>
