@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/test-package.sh [--compile]: builds the packages (preset `package`), and tries them where nothing of the build is: the .deb in a fresh
 # Debian 12 under build/package/chroot, made by debootstrap, with the packages that it asks for and no others; the .tar.gz moved to another
-# place there. With --compile a program is compiled against it there as well, by pkg-config. Needs root and Debian's mirror, MIRROR where that is
+# place there. With --compile an example of its own is compiled against it there as well, by pkg-config. Needs root and Debian's mirror, MIRROR where that is
 # another one, so CI does not run it. The chroot is removed at the end, and left where something fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,10 +49,10 @@ in_root bash /tmp/check-variants.sh /usr/bin /tmp/embedded
 in_root timeout 60 tern-bench --version
 in_root timeout 60 tern-recall --version
 if [[ $compile == --compile ]]; then
-  echo "== A program compiled there"
-  cp tests/install/components/small.cpp "$root/tmp/"
+  echo "== An example of the package, compiled there"
   apt install g++ pkg-config
-  in_root sh -c 'cd /tmp && g++ -std=c++20 small.cpp $(pkg-config --cflags --libs tern) -o small && ./small && echo "compiled, linked, run"'
+  in_root sh -c 'cd /tmp && g++ -std=c++20 /usr/share/doc/tern/examples/mlp/main.cpp $(pkg-config --cflags --libs tern) -o mlp && ./mlp | diff /usr/share/doc/tern/examples/mlp/expected.txt - &&
+    echo "compiled, linked, run"'
 fi
 echo "== The archive, without the .deb, in another place"
 apt remove tern

@@ -1,11 +1,14 @@
-// A GPT-2 or a Llama of Hugging Face's: what it is made of, and how it continues a few tokens. expected.txt is what this prints of the tiny
-// model of tern's tests, where it is run in the root of the project.
+// A GPT-2 or a Llama of Hugging Face's: what it is made of, and how it continues a few tokens.
 //     load_hugging_face [DIRECTORY [TOKEN ...]]
+// Without a directory it writes a tiny Llama with random weights in Hugging Face's form, and reads that: expected.txt is what it prints
+// then.
 #include <tern/tern.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 
 using namespace tern;
 
@@ -26,10 +29,35 @@ void print_summary(const nn::DecoderLM& model) {
   }
 }
 
+/// The tiny Llama, by way of files.
+nn::DecoderLM written_and_read() {
+  manual_seed(1);
+  const nn::DecoderLM model({.vocab = 96,
+                             .length = 64,
+                             .width = 32,
+                             .layers = 2,
+                             .heads = 4,
+                             .ff = 48,
+                             .kv_heads = 2,
+                             .dropout = 0,
+                             .activation = nn::Activation::silu,
+                             .gated = true,
+                             .bias = false,
+                             .norm = nn::NormKind::rms,
+                             .positions = nn::Positions::rotary,
+                             .rope_pairs = RopePairs::halves,
+                             .head_bias = false});
+  const auto directory = std::filesystem::temp_directory_path() / ("llama-" + std::to_string(::getpid()));
+  models::save_hugging_face(model, directory);
+  nn::DecoderLM read = models::load_hugging_face(directory);
+  std::filesystem::remove_all(directory);
+  return read;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  nn::DecoderLM model = models::load_hugging_face(argc > 1 ? argv[1] : "tests/fixtures/hugging_face/llama");
+  nn::DecoderLM model = argc > 1 ? models::load_hugging_face(argv[1]) : written_and_read();
   model.set_use_fused_kernel(true);
   print_summary(model);
   nn::TokenIds prompt;
