@@ -10,6 +10,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
@@ -80,6 +81,11 @@ struct Number {
   }
 };
 
+/// A mistake in x[...], Python's IndexError as well.
+struct InvalidIndex : Error {
+  using Error::Error;
+};
+
 /// Undefined tensors are None.
 using MaybeTensor = std::optional<Tensor>;
 inline Tensor given(const MaybeTensor& x) { return x ? *x : Tensor(); }
@@ -92,10 +98,25 @@ inline std::array<std::int64_t, 2> both(const Size& size) {
   return std::get<1>(size);
 }
 
-/// Tensors by name, in order.
+/// The members of DType in Python's enum, by their numbers (types.cpp).
+extern std::array<PyObject*, 8> dtype_members;
+
+/// One tensor or several.
+struct TensorOrMore : Tensors {};
+
+/// Tensors by name, in order: a dict of Python's, and pairs.
 using TensorDict = nb::typed<nb::dict, nb::str, Tensor>;
 TensorDict to_dict(const std::vector<NamedTensor>& tensors);
-std::vector<NamedTensor> to_named(const std::map<std::string, Tensor>& tensors);
+using TensorPairs = std::vector<std::pair<std::string, Tensor>>;
+TensorPairs to_pairs(const std::vector<NamedTensor>& tensors);
+/// Either, as an argument.
+struct NamedTensors {
+  std::vector<NamedTensor> all;
+};
+/// The names without a tensor, and those of tensors that have no place.
+using Mismatch = std::pair<std::vector<std::string>, std::vector<std::string>>;
+/// Copies tensors into the targets of their names, all or none. Error for names that differ, if `strict`, and for shapes.
+Mismatch load_state(const char* where, const std::vector<NamedTensor>& targets, const NamedTensors& source, bool strict);
 
 /// A property of a module or options, by value: what Python has is a handle of its own, which a later assignment does not change.
 template <class Class, class Owner>
@@ -105,6 +126,10 @@ void tensor_property(Class& bound, const char* name, Tensor Owner::* member, con
       name, [member](const Self& self) { return maybe(self.*member); },
       [member](Self& self, const MaybeTensor& x) { self.*member = given(x); }, doc, nb::arg("value").none());
 }
+
+/// Gives all functions of a module what Note [Functions of Python] says, and functions and classes their docstrings: those of `place` and
+/// the name. Functions of a tensor become methods, of `methods`.
+void publish(nb::module_& m, const std::string& place = "", nb::class_<Tensor>* methods = nullptr);
 
 void bind_errors(nb::module_& m);
 void bind_types(nb::module_& m);
@@ -132,6 +157,79 @@ void bind_files(nb::module_& io, nb::module_& models);
 }  // namespace tern::python
 
 namespace nanobind::detail {
+
+/// Whole numbers; True and False are none.
+template <class T>
+struct whole_caster {
+  NB_TYPE_CASTER(T, const_name("int"))
+
+  bool from_python(handle src, std::uint32_t flags, cleanup_list* cleanup) noexcept {
+    make_caster<long long> number;
+    if (PyBool_Check(src.ptr()) || !number.from_python(src, flags, cleanup) || !std::in_range<T>(number.value)) return false;
+    value = static_cast<T>(number.value);
+    return true;
+  }
+  static handle from_cpp(T number, rv_policy, cleanup_list*) noexcept { return PyLong_FromLongLong(number); }
+};
+template <>
+struct type_caster<std::int64_t> : whole_caster<std::int64_t> {};
+template <>
+struct type_caster<std::int32_t> : whole_caster<std::int32_t> {};
+
+/// A member of the enum; no number is a dtype.
+template <>
+struct type_caster<tern::DType> {
+  NB_TYPE_CASTER(tern::DType, const_name("tern._core.DType"))
+
+  bool from_python(handle src, std::uint32_t, cleanup_list*) noexcept {
+    const auto found = std::find(tern::python::dtype_members.begin(), tern::python::dtype_members.end(), src.ptr());
+    value = static_cast<tern::DType>(found - tern::python::dtype_members.begin());
+    return found != tern::python::dtype_members.end();
+  }
+  static handle from_cpp(tern::DType dtype, rv_policy, cleanup_list*) noexcept {
+    return handle(tern::python::dtype_members[std::size_t(dtype)]).inc_ref();
+  }
+};
+
+template <>
+struct type_caster<tern::python::TensorOrMore> {
+  NB_TYPE_CASTER(tern::python::TensorOrMore, const_name("tern._core.Tensor | collections.abc.Sequence[tern._core.Tensor]"))
+
+  bool from_python(handle src, std::uint32_t flags, cleanup_list* cleanup) noexcept {
+    tern::Tensor* one = nullptr;
+    value.clear();
+    if (try_cast(src, one, false) && one) {
+      value.push_back(*one);
+      return true;
+    }
+    make_caster<tern::Tensors> several;
+    if (!several.from_python(src, flags, cleanup)) return false;
+    static_cast<tern::Tensors&>(value) = std::move(several.value);
+    return true;
+  }
+  static handle from_cpp(const tern::python::TensorOrMore& xs, rv_policy policy, cleanup_list* cleanup) noexcept {
+    return make_caster<tern::Tensors>::from_cpp(xs, policy, cleanup);
+  }
+};
+
+template <>
+struct type_caster<tern::python::NamedTensors> {
+  NB_TYPE_CASTER(tern::python::NamedTensors, const_name("collections.abc.Mapping[str, tern._core.Tensor] | "
+                                                        "collections.abc.Sequence[tuple[str, tern._core.Tensor]]"))
+
+  bool from_python(handle src, std::uint32_t flags, cleanup_list* cleanup) noexcept {
+    make_caster<std::vector<std::pair<std::string, tern::Tensor>>> pairs;
+    const object items = PyMapping_Check(src.ptr()) && !PySequence_Check(src.ptr()) ? steal(PyMapping_Items(src.ptr())) : borrow(src);
+    if (!items.is_valid()) PyErr_Clear();
+    if (!items.is_valid() || !pairs.from_python(items, flags, cleanup)) return false;
+    value.all.clear();
+    for (auto& [name, tensor] : pairs.value) value.all.push_back({std::move(name), std::move(tensor)});
+    return true;
+  }
+  static handle from_cpp(const tern::python::NamedTensors& tensors, rv_policy, cleanup_list*) noexcept {
+    return tern::python::to_dict(tensors.all).release();
+  }
+};
 
 /// Shape, Strides and Dims: a number or a sequence of them comes in, a tuple goes out.
 template <class T>

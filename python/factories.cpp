@@ -62,14 +62,13 @@ void bind_factories(nb::module_& m) {
       [](const Shape& shape, double low, double high, DType dtype, const DeviceLike& device) {
         return rand(shape, low, high, dtype, device.get());
       },
-      "shape"_a, "low"_a = 0, "high"_a = 1, "dtype"_a = DType::f32, "device"_a = nb::none(), Released(), "Uniform in [low, high).");
+      "shape"_a, "low"_a = 0, "high"_a = 1, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
   m.def(
       "randn",
       [](const Shape& shape, double mean, double deviation, DType dtype, const DeviceLike& device) {
         return randn(shape, mean, deviation, dtype, device.get());
       },
-      "shape"_a, "mean"_a = 0, "deviation"_a = 1, "dtype"_a = DType::f32, "device"_a = nb::none(), Released(),
-      "Normal with the given mean and standard deviation.");
+      "shape"_a, "mean"_a = 0, "deviation"_a = 1, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
   m.def(
       "bernoulli",
       [](const Shape& shape, double probability, DType dtype, const DeviceLike& device) {
@@ -78,7 +77,9 @@ void bind_factories(nb::module_& m) {
       "shape"_a, "probability"_a, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
   m.def(
       "randperm", [](std::int64_t n, const DeviceLike& device) { return randperm(n, device.get()); }, "n"_a, "device"_a = nb::none(),
-      Released(), "The numbers 0 .. n - 1 in random order, i64.");
+      Released());
+  m.def("uniform_", &uniform_, "x"_a, "low"_a = 0, "high"_a = 1, Released());
+  m.def("normal_", &normal_, "x"_a, "mean"_a = 0, "deviation"_a = 1, Released());
 }
 
 }  // namespace tern::python

@@ -10,11 +10,11 @@ namespace tern::python {
 void bind_files(nb::module_& io, nb::module_& models) {
   io.def(
       "save_safetensors",
-      [](const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors, const io::Metadata& metadata) {
-        io::save_safetensors(path, to_named(tensors), metadata);
+      [](const std::filesystem::path& path, const NamedTensors& tensors, const io::Metadata& metadata) {
+        io::save_safetensors(path, tensors.all, metadata);
       },
       "path"_a, "tensors"_a, "metadata"_a = io::Metadata(), Released(),
-      "Writes tensors of any dtype, device and strides: save_safetensors(path, model.named_parameters()). The old file stays until the new "
+      "Writes tensors of any dtype, device and strides: save_safetensors(path, model.state_dict()). The old file stays until the new "
       "one is whole.");
   io.def(
       "load_safetensors", [](const std::filesystem::path& path) { return io::load_safetensors(path).tensors; }, "path"_a, Released(),
@@ -22,10 +22,8 @@ void bind_files(nb::module_& io, nb::module_& models) {
   io.def("load_safetensors_metadata", [](const std::filesystem::path& path) { return io::load_safetensors_metadata(path); }, "path"_a);
   io.def(
       "load_safetensors_into",
-      [](const std::filesystem::path& path, const std::map<std::string, Tensor>& targets) {
-        return io::load_safetensors_into(path, to_named(targets));
-      },
-      "path"_a, "targets"_a, Released(),
+      [](const std::filesystem::path& path, const NamedTensors& targets) { return io::load_safetensors_into(path, targets.all); }, "path"_a,
+      "targets"_a, Released(),
       "Copies a file's tensors into those given, in place. FileError, before any has changed, unless names and shapes are the same on "
       "both\n"
       "sides. Returns the file's metadata.");

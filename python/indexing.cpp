@@ -12,11 +12,17 @@ namespace tern::python {
 
 namespace {
 
+/// A bound of a slice: one beyond all sizes is the end, as in Python.
 std::optional<std::int64_t> bound_of(nb::handle x) {
   if (x.is_none()) return std::nullopt;
-  const nb::object index = nb::steal(PyNumber_Index(x.ptr()));
-  if (!index.is_valid()) throw nb::python_error();
-  return nb::cast<std::int64_t>(index);
+  const Py_ssize_t bound = PyNumber_AsSsize_t(x.ptr(), nullptr);
+  if (bound == -1 && PyErr_Occurred()) throw nb::python_error();
+  return bound;
+}
+std::int64_t position_of(nb::handle x) {
+  const Py_ssize_t position = PyNumber_AsSsize_t(x.ptr(), PyExc_IndexError);
+  if (position == -1 && PyErr_Occurred()) throw nb::python_error();
+  return position;
 }
 
 Index index_of(nb::handle x) {
@@ -31,7 +37,7 @@ Index index_of(nb::handle x) {
   if (PyBool_Check(x.ptr()) || !PyIndex_Check(x.ptr()))
     fail("index", "expected numbers, slices, None, ... or tensors but got a " + std::string(Py_TYPE(x.ptr())->tp_name) +
                       ": tern.tensor(x) makes a tensor of a list or array");
-  return *bound_of(x);
+  return position_of(x);
 }
 
 /// The indices of x[i] or x[i, j], as one or in a row.
@@ -43,28 +49,36 @@ std::vector<Index> indices_of(nb::handle key) {
   return result;
 }
 
+/// What an index selects; its mistakes are Python's IndexError as well.
+Tensor selected(const Tensor& x, nb::handle key, const char* refusal = nullptr) {
+  try {
+    const std::vector<Index> indices = indices_of(key);
+    if (refusal)
+      for (const Index& index : indices)
+        if (index.kind == Index::Kind::tensor) fail("setitem", refusal);
+    const nb::gil_scoped_release released;
+    return Index::apply(x, indices);
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const Error& e) {
+    throw InvalidIndex(e.what());
+  }
+}
+
 }  // namespace
 
 void bind_indexing(nb::class_<Tensor>& bound) {
   bound
       .def(
-          "__getitem__",
-          [](const Tensor& x, nb::handle key) {
-            const std::vector<Index> indices = indices_of(key);
-            const nb::gil_scoped_release released;
-            return Index::apply(x, indices);
-          },
-          "key"_a.none(), nb::sig("def __getitem__(self, key: typing.Any, /) -> Tensor"))
+          "__getitem__", [](const Tensor& x, nb::handle key) { return selected(x, key); }, "key"_a.none(),
+          nb::sig("def __getitem__(self, key: typing.Any, /) -> Tensor"))
       .def(
           "__setitem__",
           [](const Tensor& x, nb::handle key, const std::variant<Tensor, Number>& value) {
-            const std::vector<Index> indices = indices_of(key);
-            for (const Index& index : indices)
-              if (index.kind == Index::Kind::tensor)
-                fail("setitem",
-                     "expected numbers and slices, which name a view: where, masked_fill, scatter and index_add give a new tensor");
+            const Tensor target = selected(x, key,
+                                           "expected numbers and slices, which name a view: where, masked_fill, scatter and index_add "
+                                           "give a new tensor");
             const nb::gil_scoped_release released;
-            const Tensor target = Index::apply(x, indices);
             if (const Number* const number = std::get_if<Number>(&value)) fill_(target, *number);
             else copy_(target, std::get<Tensor>(value));
           },

@@ -22,7 +22,7 @@ nn::Size2d size2d(const Size& size) {
 }
 
 void bind_linear(nb::module_& m) {
-  nb::class_<nn::Linear, nn::Module> linear(m, "Linear", nb::is_final(), "y = x W^T + b: (..., in) -> (..., out); weight (out, in).");
+  nb::class_<nn::Linear, nn::Module> linear(m, "Linear", nb::is_final());
   linear.def(
       "__init__",
       [](nn::Linear* self, std::int64_t in, std::int64_t out, bool bias, const DeviceLike& device) {
@@ -33,8 +33,7 @@ void bind_linear(nb::module_& m) {
   tensor_property(linear, "weight", &nn::Linear::weight, "(out, in)");
   tensor_property(linear, "bias", &nn::Linear::bias, "(out), or None");
 
-  nb::class_<nn::Embedding, nn::Module> embedding(m, "Embedding", nb::is_final(),
-                                                  "Rows of a table (count, width) at i64 ids (...): (..., width).");
+  nb::class_<nn::Embedding, nn::Module> embedding(m, "Embedding", nb::is_final());
   embedding.def(
       "__init__",
       [](nn::Embedding* self, std::int64_t count, std::int64_t width, const DeviceLike& device) {
@@ -46,7 +45,7 @@ void bind_linear(nb::module_& m) {
 }
 
 void bind_norms(nb::module_& m) {
-  nb::class_<nn::Norm, nn::Module> norm(m, "Norm", "A norm over the last dimension: LayerNorm, RMSNorm or none.");
+  nb::class_<nn::Norm, nn::Module> norm(m, "Norm");
   norm.def(
       "__init__",
       [](nn::Norm* self, const Choice<nn::NormKind>& kind, std::int64_t width, double eps, bool bias, const DeviceLike& device) {
@@ -56,15 +55,14 @@ void bind_norms(nb::module_& m) {
   takes_tensor(norm);
   tensor_property(norm, "weight", &nn::Norm::weight, "(width)");
   tensor_property(norm, "bias", &nn::Norm::bias, "(width), or None");
-  nb::class_<nn::LayerNorm, nn::Norm>(m, "LayerNorm", nb::is_final(),
-                                      "(x - mean) / sqrt(var + eps) * weight + bias over the last dimension.")
+  nb::class_<nn::LayerNorm, nn::Norm>(m, "LayerNorm", nb::is_final())
       .def(
           "__init__",
           [](nn::LayerNorm* self, std::int64_t width, double eps, bool bias, const DeviceLike& device) {
             new (self) nn::LayerNorm(width, {eps, bias, device.get()});
           },
           "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = nb::none());
-  nb::class_<nn::RMSNorm, nn::Norm>(m, "RMSNorm", nb::is_final(), "x / sqrt(mean(x^2) + eps) * weight over the last dimension.")
+  nb::class_<nn::RMSNorm, nn::Norm>(m, "RMSNorm", nb::is_final())
       .def(
           "__init__",
           [](nn::RMSNorm* self, std::int64_t width, double eps, const DeviceLike& device) {
@@ -72,14 +70,14 @@ void bind_norms(nb::module_& m) {
           },
           "width"_a, "eps"_a = 1e-5, "device"_a = nb::none());
 
-  nb::class_<nn::BatchNorm, nn::Module> batch_norm(m, "BatchNorm", "Normalizes each channel of x (B, C, ...).");
+  nb::class_<nn::BatchNorm, nn::Module> batch_norm(m, "BatchNorm");
   takes_tensor(batch_norm);
   tensor_property(batch_norm, "weight", &nn::BatchNorm::weight, "(C), or None");
   tensor_property(batch_norm, "bias", &nn::BatchNorm::bias, "(C), or None");
   tensor_property(batch_norm, "running_mean", &nn::BatchNorm::running_mean, "(C), or None");
   tensor_property(batch_norm, "running_var", &nn::BatchNorm::running_var, "(C), or None");
-  const auto of_images = [&]<class M>(const char* name, const char* doc, M*) {
-    nb::class_<M, nn::BatchNorm>(m, name, nb::is_final(), doc)
+  const auto of_images = [&]<class M>(const char* name, M*) {
+    nb::class_<M, nn::BatchNorm>(m, name, nb::is_final())
         .def(
             "__init__",
             [](M* self, std::int64_t channels, double eps, double momentum, bool affine, bool tracks_running, const DeviceLike& device) {
@@ -87,11 +85,10 @@ void bind_norms(nb::module_& m) {
             },
             "channels"_a, "eps"_a = 1e-5, "momentum"_a = 0.1, "affine"_a = true, "tracks_running"_a = true, "device"_a = nb::none());
   };
-  of_images("BatchNorm1d", "Batch normalisation of (B, C) or (B, C, L).", static_cast<nn::BatchNorm1d*>(nullptr));
-  of_images("BatchNorm2d", "Batch normalisation of (B, C, H, W).", static_cast<nn::BatchNorm2d*>(nullptr));
+  of_images("BatchNorm1d", static_cast<nn::BatchNorm1d*>(nullptr));
+  of_images("BatchNorm2d", static_cast<nn::BatchNorm2d*>(nullptr));
 
-  nb::class_<nn::GroupNorm, nn::Module> group_norm(m, "GroupNorm", nb::is_final(),
-                                                   "x (B, C, ...), normalized over each of `groups` runs of channels.");
+  nb::class_<nn::GroupNorm, nn::Module> group_norm(m, "GroupNorm", nb::is_final());
   group_norm.def(
       "__init__",
       [](nn::GroupNorm* self, std::int64_t groups, std::int64_t channels, double eps, bool affine, const DeviceLike& device) {
@@ -122,20 +119,19 @@ void bind_activations(nb::module_& m) {
   with_number("LeakyReLU", "negative_slope", 0.01, static_cast<nn::LeakyReLU*>(nullptr));
   with_number("ELU", "alpha", 1, static_cast<nn::ELU*>(nullptr));
   with_number("Softplus", "beta", 1, static_cast<nn::Softplus*>(nullptr));
-  nb::class_<nn::Dropout, nn::Module> dropout(m, "Dropout", nb::is_final(), "Zeroes elements with probability p while training.");
+  nb::class_<nn::Dropout, nn::Module> dropout(m, "Dropout", nb::is_final());
   dropout.def(nb::init<double>(), "p"_a).def_rw("p", &nn::Dropout::p);
   takes_tensor(dropout);
-  nb::class_<nn::GELU, nn::Module> gelu(m, "GELU", nb::is_final(), "x Phi(x), exactly or by its approximation with tanh.");
+  nb::class_<nn::GELU, nn::Module> gelu(m, "GELU", nb::is_final());
   gelu.def(nb::init<bool>(), "tanh"_a = false);
   takes_tensor(gelu);
-  nb::class_<nn::Flatten, nn::Module> flatten(m, "Flatten", nb::is_final(), "Dimensions first .. last (inclusive) merged into one.");
+  nb::class_<nn::Flatten, nn::Module> flatten(m, "Flatten", nb::is_final());
   flatten.def(nb::init<int, int>(), "first"_a = 1, "last"_a = -1);
   takes_tensor(flatten);
 }
 
 void bind_convolutions(nb::module_& m) {
-  nb::class_<nn::Conv2d, nn::Module> conv2d(m, "Conv2d", nb::is_final(),
-                                            "(B, in, H, W) -> (B, out, oh, ow); weight (out, in / groups, kh, kw).");
+  nb::class_<nn::Conv2d, nn::Module> conv2d(m, "Conv2d", nb::is_final());
   conv2d.def(
       "__init__",
       [](nn::Conv2d* self, std::int64_t in, std::int64_t out, const Size& kernel, const Size& stride, const Size& padding,
@@ -148,7 +144,7 @@ void bind_convolutions(nb::module_& m) {
   tensor_property(conv2d, "weight", &nn::Conv2d::weight, "(out, in / groups, kh, kw)");
   tensor_property(conv2d, "bias", &nn::Conv2d::bias, "(out), or None");
 
-  nb::class_<nn::Conv1d, nn::Module> conv1d(m, "Conv1d", nb::is_final(), "(B, in, L) -> (B, out, ol); weight (out, in / groups, k).");
+  nb::class_<nn::Conv1d, nn::Module> conv1d(m, "Conv1d", nb::is_final());
   conv1d.def(
       "__init__",
       [](nn::Conv1d* self, std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
@@ -160,8 +156,8 @@ void bind_convolutions(nb::module_& m) {
   tensor_property(conv1d, "weight", &nn::Conv1d::weight, "(out, in / groups, k)");
   tensor_property(conv1d, "bias", &nn::Conv1d::bias, "(out), or None");
 
-  const auto pool = [&]<class M>(const char* name, const char* doc, M*) {
-    nb::class_<M, nn::Module> bound(m, name, nb::is_final(), doc);
+  const auto pool = [&]<class M>(const char* name, M*) {
+    nb::class_<M, nn::Module> bound(m, name, nb::is_final());
     bound.def(
         "__init__",
         [](M* self, const Size& kernel, const Size& stride, const Size& padding) {
@@ -170,8 +166,8 @@ void bind_convolutions(nb::module_& m) {
         "kernel"_a, "stride"_a = 0, "padding"_a = 0);
     takes_tensor(bound);
   };
-  pool("MaxPool2d", "The largest element of each window of (B, C, H, W).", static_cast<nn::MaxPool2d*>(nullptr));
-  pool("AvgPool2d", "The mean of each window of (B, C, H, W), padding's zeros included.", static_cast<nn::AvgPool2d*>(nullptr));
+  pool("MaxPool2d", static_cast<nn::MaxPool2d*>(nullptr));
+  pool("AvgPool2d", static_cast<nn::AvgPool2d*>(nullptr));
 }
 
 /// The constructor of LSTM and GRU.

@@ -14,7 +14,7 @@ void bind_losses(nb::module_& m) {
         return cross_entropy(logits, targets, {given(token_weights), ignore_index, label_smoothing, reduction});
       },
       "logits"_a, "targets"_a, nb::kw_only(), "token_weights"_a = nb::none(), "ignore_index"_a = -100, "label_smoothing"_a = 0,
-      "reduction"_a = mean, Released(), "-log softmax(logits)[target] for logits (..., V) and i64 targets (...).");
+      "reduction"_a = mean, Released());
   m.def(
       "linear_cross_entropy",
       [](const Tensor& x, const Tensor& weight, const MaybeTensor& bias, const Tensor& targets, const MaybeTensor& token_weights,
@@ -23,8 +23,7 @@ void bind_losses(nb::module_& m) {
                                     chunk_rows);
       },
       "x"_a, "weight"_a, "bias"_a.none(), "targets"_a, nb::kw_only(), "token_weights"_a = nb::none(), "ignore_index"_a = -100,
-      "label_smoothing"_a = 0, "reduction"_a = mean, "chunk_rows"_a = 0, Released(),
-      "cross_entropy(linear(x, weight, bias), targets) without ever holding all logits.");
+      "label_smoothing"_a = 0, "reduction"_a = mean, "chunk_rows"_a = 0, Released());
   const auto two = [&](const char* name, const char* first, const char* second, Tensor (*f)(const Tensor&, const Tensor&, Reduction)) {
     m.def(
         name, [f](const Tensor& a, const Tensor& b, const Choice<Reduction>& reduction) { return f(a, b, reduction); }, nb::arg(first),

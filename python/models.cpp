@@ -29,10 +29,7 @@ void child(Class& bound, const char* name, std::optional<M> Owner::* member) {
 }
 
 void bind_attention(nb::module_& m) {
-  nb::class_<nn::MultiHeadAttention, nn::Module> attention(
-      m, "MultiHeadAttention", nb::is_final(),
-      "scaled_dot_product_attention over `heads` heads, then a projection. Self attention has one fused\n"
-      "projection `qkv`; cross attention has `query` and `key_value`.");
+  nb::class_<nn::MultiHeadAttention, nn::Module> attention(m, "MultiHeadAttention", nb::is_final());
   attention.def(
       "__init__",
       [](nn::MultiHeadAttention* self, std::int64_t width, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, double dropout,
@@ -53,8 +50,7 @@ void bind_attention(nb::module_& m) {
   child(attention, "key_value", &nn::MultiHeadAttention::key_value);
   child(attention, "proj", &nn::MultiHeadAttention::proj);
 
-  nb::class_<nn::FeedForward, nn::Module> feed_forward(m, "FeedForward", nb::is_final(),
-                                                       "proj(drop(activation(fc(x)))), or gated: width -> hidden -> width.");
+  nb::class_<nn::FeedForward, nn::Module> feed_forward(m, "FeedForward", nb::is_final());
   feed_forward.def(
       "__init__",
       [](nn::FeedForward* self, std::int64_t width, std::int64_t hidden, const Choice<nn::Activation>& activation, bool gated, bool bias,
@@ -70,8 +66,7 @@ void bind_attention(nb::module_& m) {
 }
 
 void bind_layer(nb::module_& m) {
-  nb::class_<nn::TransformerLayer, nn::Module> layer(m, "TransformerLayer", nb::is_final(),
-                                                     "A pre-LN layer, as in GPT-2: attention, then a feed-forward part.");
+  nb::class_<nn::TransformerLayer, nn::Module> layer(m, "TransformerLayer", nb::is_final());
   layer.def(
       "__init__",
       [](nn::TransformerLayer* self, std::int64_t width, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t ff,

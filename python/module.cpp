@@ -30,4 +30,13 @@ NB_MODULE(_core, m) {
   nb::module_ io = m.def_submodule("_io", "Files of tensors."), models = m.def_submodule("_models", "Models of others.");
   bind_files(io, models);
   bind_state(m);
+
+  publish(m, "", &tensor);
+  publish(nn, "nn.");
+  publish(init, "nn.init.");
+  publish(train, "train.");
+  nb::module_ schedule = nb::cast<nb::module_>(train.attr("schedule"));
+  publish(schedule, "train.schedule.");
+  publish(io, "io.");
+  publish(models, "models.");
 }

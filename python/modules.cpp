@@ -78,6 +78,35 @@ nb::object members_of(nb::handle self) {
   return nb::object(result);
 }
 
+/// What a state_dict has.
+std::vector<NamedTensor> state_of(const nn::Module& module) {
+  std::vector<NamedTensor> result = nn::named_parameters(module);
+  for (NamedTensor& buffer : nn::named_buffers(module)) result.push_back(std::move(buffer));
+  return result;
+}
+
+/// A class that assigns members before super().__init__() would have a module without its C++ part.
+int set_attribute(PyObject* self, PyObject* name, PyObject* value) {
+  Tensor* tensor = nullptr;
+  nn::Module* module = nullptr;
+  if (value && !nb::inst_ready(self) &&
+      (nb::try_cast(nb::handle(value), tensor, false) || nb::try_cast(nb::handle(value), module, false))) {
+    PyErr_Format(PyExc_TypeError, "%s.__init__() must call super().__init__() before it assigns self.%U", Py_TYPE(self)->tp_name, name);
+    return -1;
+  }
+  return PyObject_GenericSetAttr(self, name, value);
+}
+PyType_Slot module_slots[] = {{Py_tp_setattro, reinterpret_cast<void*>(set_attribute)}, {0, nullptr}};
+
+/// A method that changes the module and returns it, as in net.to("cuda").eval().
+template <class F>
+auto returning_self(F f) {
+  return [f](nb::handle self, bool on) {
+    f(nb::cast<nn::Module&>(self), on);
+    return nb::borrow(self);
+  };
+}
+
 }  // namespace
 
 const char* kept_name(const std::string& name) {
@@ -87,7 +116,7 @@ const char* kept_name(const std::string& name) {
 
 void bind_modules(nb::module_& m) {
   nb::class_<nn::Module, PythonModule> bound(
-      m, "Module",
+      m, "Module", nb::type_slots(module_slots),
       "Base of all layers and models. In a class of one's own, attributes that are tensors or modules, or lists, tuples\n"
       "or dicts of such, are its members: tensors are parameters, saved but not trained where `buffers`\n"
       "has their names. An attribute with a\n"
@@ -97,6 +126,8 @@ void bind_modules(nb::module_& m) {
       .def(
           "__call__",
           [](nb::handle self, const nb::args& args, const nb::kwargs& kwargs) {
+            if (!nb::inst_ready(self))
+              throw nb::type_error((std::string(Py_TYPE(self.ptr())->tp_name) + ".__init__() must call super().__init__()").c_str());
             const nn::Module& module = nb::cast<const nn::Module&>(self);
             const nn::ModuleScope scope(&module, kept_name(module.type_name()));
             return nb::object(self.attr("forward")(*args, **kwargs));
@@ -105,20 +136,42 @@ void bind_modules(nb::module_& m) {
       .def("members", &members_of, nb::sig("def members(self) -> collections.abc.Iterable[tuple[str, typing.Any]]"),
            "Members of a Python class by name: its attributes without a leading underscore. A container overrides it.")
       .def("__repr__", [](const nn::Module& module) { return nn::to_string(module); })
-      .def("train", &nn::Module::train, "on"_a = true, "Switches the module and all below it between training and evaluation.")
-      .def("eval", &nn::Module::eval)
-      .def("set_use_fused_kernel", &nn::Module::set_use_fused_kernel, "on"_a = true,
-           "Switches the module and all below it between fused kernels and plain ones.")
+      .def("train", returning_self([](nn::Module& module, bool on) { module.train(on); }), "on"_a = true,
+           nb::sig("def train(self, on: bool = True) -> typing.Self"),
+           "Switches the module and all below it between training and evaluation. Returns the module.")
+      .def(
+          "eval",
+          [](nb::handle self) {
+            nb::cast<nn::Module&>(self).eval();
+            return nb::borrow(self);
+          },
+          nb::sig("def eval(self) -> typing.Self"), "train(False). Returns the module.")
+      .def("set_use_fused_kernel", returning_self([](nn::Module& module, bool on) { module.set_use_fused_kernel(on); }), "on"_a = true,
+           nb::sig("def set_use_fused_kernel(self, on: bool = True) -> typing.Self"),
+           "Switches the module and all below it between fused kernels and plain ones. Returns the module.")
       .def_rw("training", &nn::Module::training)
       .def_rw("use_fused_kernel", &nn::Module::use_fused_kernel)
       .def_rw("is_shared", &nn::Module::is_shared, "It is meant to stand in a list more than once.")
       .def("parameters", &nn::parameters, "In the order of the members; a tied tensor once.")
       .def(
-          "named_parameters", [](const nn::Module& module) { return to_dict(nn::named_parameters(module)); },
-          "In the order of the members; a tied tensor once, under its first name.")
-      .def("named_buffers", [](const nn::Module& module) { return to_dict(nn::named_buffers(module)); })
+          "named_parameters", [](const nn::Module& module) { return to_pairs(nn::named_parameters(module)); },
+          "(name, tensor) in the order of the members; a tied tensor once, under its first name.")
       .def(
-          "named_masters", [](const nn::Module& module) { return to_dict(nn::named_masters(module)); },
+          "named_buffers", [](const nn::Module& module) { return to_pairs(nn::named_buffers(module)); }, "(name, tensor) of the buffers.")
+      .def(
+          "state_dict", [](const nn::Module& module) { return to_dict(state_of(module)); },
+          "The parameters and buffers by name: the module's own, which it still trains.")
+      .def(
+          "load_state_dict",
+          [](const nn::Module& module, const NamedTensors& state, bool strict) {
+            return load_state("load_state_dict", state_of(module), state, strict);
+          },
+          "state"_a, "strict"_a = true,
+          "Copies tensors into the parameters and buffers of their names, all or none. Error for names that differ, unless strict is "
+          "False, "
+          "and for shapes. Returns the names that were missing and those that were unexpected.")
+      .def(
+          "named_masters", [](const nn::Module& module) { return to_pairs(nn::named_masters(module)); },
           "As named_parameters, with the f32 masters in place of 16-bit parameters that have some, for saving.")
       .def("count_parameters", &nn::count_parameters)
       .def(
@@ -147,7 +200,9 @@ void bind_modules(nb::module_& m) {
             nn::zero_grad(parameters);
           },
           "Forgets the gradients.")
-      .def("requires_grad_", &nn::set_requires_grad, "requires_grad"_a = true, "Asks for gradients of all parameters, or freezes them.")
+      .def("requires_grad_", returning_self([](nn::Module& module, bool on) { nn::set_requires_grad(module, on); }),
+           "requires_grad"_a = true, nb::sig("def requires_grad_(self, requires_grad: bool = True) -> typing.Self"),
+           "Asks for gradients of all parameters, or freezes them. Returns the module.")
       .def(
           "flatten_parameters", [](nn::Module& module) { nn::flatten_parameters(module); },
           "Moves trained parameters into one storage per dtype, so that an optimizer's step is one kernel. Handles and values stay.")

@@ -3,6 +3,7 @@
 #include "binding.h"
 #include "nn/generate.h"
 #include "nn/transformer_model.h"
+#include "ops/conv.h"
 #include "ops/loss.h"
 #include "train/precision.h"
 
@@ -66,6 +67,14 @@ struct Names<CheckpointPolicy> {
   static constexpr auto signature = nb::detail::const_name("typing.Literal['none', 'selective', 'full']");
   static constexpr NameList<CheckpointPolicy> all = {
       {"none", CheckpointPolicy::none}, {"selective", CheckpointPolicy::selective}, {"full", CheckpointPolicy::full}};
+};
+
+template <>
+struct Names<ConvPadding> {
+  static constexpr const char* what = "padding";
+  static constexpr auto signature = nb::detail::const_name("typing.Literal['causal', 'same', 'given']");
+  static constexpr NameList<ConvPadding> all = {
+      {"causal", ConvPadding::causal}, {"same", ConvPadding::same}, {"given", ConvPadding::given}};
 };
 
 template <>

@@ -36,16 +36,22 @@ void bind_binary(nb::module_& m) {
   define("le", &le, &le);
   define("gt", &gt, &gt);
   define("ge", &ge, &ge);
+  define("add_", &add_, &add_);
+  define("sub_", &sub_, &sub_);
+  define("mul_", &mul_, &mul_);
+  define("div_", &div_, &div_);
+  define("pow_", &pow_, &pow_);
+  define("remainder_", &remainder_, &remainder_);
+  define("floor_divide_", &floor_divide_, &floor_divide_);
   define("logical_and", &logical_and, nullptr);
   define("logical_or", &logical_or, nullptr);
   m.def("atan2", &atan2, "y"_a, "x"_a, Released());
-  m.def("fused_swiglu", &fused_swiglu, "gate"_a, "x"_a, Released(), "silu(gate) * x.");
+  m.def("fused_swiglu", &fused_swiglu, "gate"_a, "x"_a, Released());
 
   m.def("isclose", &isclose, "a"_a, "b"_a, "relative"_a = 1e-5, "absolute"_a = 1e-8, "equal_nan"_a = false, Released());
   m.def("allclose", &allclose, "a"_a, "b"_a, "relative"_a = 1e-5, "absolute"_a = 1e-8, "equal_nan"_a = false, Released());
 
-  m.def("where", nb::overload_cast<const Tensor&, const Tensor&, const Tensor&>(&where), "condition"_a, "a"_a, "b"_a, Released(),
-        "condition (bool) ? a : b, all three broadcast.");
+  m.def("where", nb::overload_cast<const Tensor&, const Tensor&, const Tensor&>(&where), "condition"_a, "a"_a, "b"_a, Released());
   m.def(
       "where", [](const Tensor& condition, const Tensor& a, const Number& b) { return where(condition, a, double(b)); }, "condition"_a,
       "a"_a, "b"_a, Released());
@@ -54,7 +60,8 @@ void bind_binary(nb::module_& m) {
       "a"_a, "b"_a, Released());
   m.def(
       "masked_fill", [](const Tensor& x, const Tensor& mask, const Number& value) { return masked_fill(x, mask, value); }, "x"_a, "mask"_a,
-      "value"_a, Released(), "x with `value` where mask (bool) is true.");
+      "value"_a, Released());
+  m.def("sum_to", &sum_to, "x"_a, "shape"_a, Released());
 }
 
 }  // namespace
@@ -91,12 +98,24 @@ void bind_pointwise(nb::module_& m) {
       {"logical_not", &logical_not},
   };
   for (const auto& [name, f] : unary) m.def(name, f, "x"_a, Released());
-  m.def("softplus", &softplus, "x"_a, "beta"_a = 1, Released(), "log(1 + exp(beta x)) / beta.");
+  m.def("softplus", &softplus, "x"_a, "beta"_a = 1, Released());
   m.def("leaky_relu", &leaky_relu, "x"_a, "slope"_a = 0.01, Released());
   m.def("elu", &elu, "x"_a, "alpha"_a = 1, Released());
   m.def(
-      "clamp", [](const Tensor& x, const Number& low, const Number& high) { return clamp(x, bound(low), bound(high)); }, "x"_a, "low"_a,
-      "high"_a, Released(), "Limited to [low, high].");
+      "clamp",
+      [](const Tensor& x, const std::optional<Number>& low, const std::optional<Number>& high) {
+        using Whole = std::numeric_limits<std::int64_t>;
+        constexpr double infinity = std::numeric_limits<double>::infinity();
+        const bool is_real = is_floating(x.dtype());
+        return clamp(x,
+                     low       ? bound(*low)
+                     : is_real ? Bound(-infinity)
+                               : Bound(Whole::min()),
+                     high      ? bound(*high)
+                     : is_real ? Bound(infinity)
+                               : Bound(Whole::max()));
+      },
+      "x"_a, "low"_a = nb::none(), "high"_a = nb::none(), Released());
   bind_binary(m);
 }
 

@@ -1,17 +1,19 @@
-// Products, linear algebra, convolutions, norms and attention (ops/matmul.h, einsum.h, linalg.h, convolution.h, normalize.h, attention.h,
-// rope.h).
+// Products, linear algebra, convolutions, norms, recurrent cells and attention.
 #include <nanobind/stl/tuple.h>
 
 #include <tuple>
 
 #include "names.h"
 #include "ops/attention.h"
+#include "ops/attention_softmax.h"
+#include "ops/batch_norm.h"
 #include "ops/convolution.h"
 #include "ops/einsum.h"
 #include "ops/linalg.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"
 #include "ops/random.h"
+#include "ops/recurrent.h"
 #include "ops/rope.h"
 
 namespace tern::python {
@@ -20,7 +22,7 @@ namespace {
 
 void bind_linalg(nb::module_& m) {
   m.def("cholesky", &cholesky, "a"_a, Released());
-  m.def("solve", &solve, "a"_a, "b"_a, Released(), "x with a x = b.");
+  m.def("solve", &solve, "a"_a, "b"_a, Released());
   m.def("inverse", &inverse, "a"_a, Released());
   m.def("det", &det, "a"_a, Released());
   m.def(
@@ -29,21 +31,21 @@ void bind_linalg(nb::module_& m) {
         const Qr found = qr(a);
         return std::tuple(found.q, found.r);
       },
-      "a"_a, Released(), "(q, r).");
+      "a"_a, Released());
   m.def(
       "eigh",
       [](const Tensor& a) {
         const Eigh found = eigh(a);
         return std::tuple(found.values, found.vectors);
       },
-      "a"_a, Released(), "(values, vectors) of a symmetric matrix, values ascending.");
+      "a"_a, Released());
   m.def(
       "svd",
       [](const Tensor& a) {
         const Svd found = svd(a);
         return std::tuple(found.u, found.s, found.vt);
       },
-      "a"_a, Released(), "(u, s, vt) with a = u diag(s) vt.");
+      "a"_a, Released());
 }
 
 void bind_convolutions(nb::module_& m) {
@@ -51,25 +53,50 @@ void bind_convolutions(nb::module_& m) {
       "conv2d",
       [](const Tensor& x, const Tensor& weight, const MaybeTensor& bias, const Size& stride, const Size& padding, const Size& dilation,
          std::int64_t groups) { return conv2d(x, weight, given(bias), {both(stride), both(padding), both(dilation), groups}); },
-      "x"_a, "weight"_a, "bias"_a = nb::none(), "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, Released(),
-      "x (B, C, H, W), weight (O, C / groups, kh, kw) -> (B, O, oh, ow).");
+      "x"_a, "weight"_a, "bias"_a = nb::none(), "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, Released());
   m.def(
       "conv1d",
       [](const Tensor& x, const Tensor& weight, const MaybeTensor& bias, std::int64_t stride, std::int64_t padding, std::int64_t dilation,
          std::int64_t groups) { return conv1d(x, weight, given(bias), {stride, padding, dilation, groups}); },
-      "x"_a, "weight"_a, "bias"_a = nb::none(), "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, Released(),
-      "x (B, C, L), weight (O, C / groups, k) -> (B, O, ol).");
+      "x"_a, "weight"_a, "bias"_a = nb::none(), "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1, Released());
   const auto pool = [&](const char* name, Tensor (*f)(const Tensor&, const PoolOptions&)) {
     m.def(
         name,
         [f](const Tensor& x, const Size& kernel, const Size& stride, const Size& padding) {
           return f(x, {both(kernel), both(stride), both(padding)});
         },
-        "x"_a, "kernel"_a, "stride"_a = 0, "padding"_a = 0, Released(),
-        "x (B, C, H, W) -> (B, C, oh, ow); a stride of 0 is the kernel's size.");
+        "x"_a, "kernel"_a, "stride"_a = 0, "padding"_a = 0, Released());
   };
   pool("max_pool2d", &max_pool2d);
   pool("avg_pool2d", &avg_pool2d);
+  const auto windows = [](const Size& kernel, const Size& stride, const Size& padding, const Size& dilation) {
+    return UnfoldOptions{both(kernel), both(stride), both(padding), both(dilation)};
+  };
+  m.def(
+      "unfold",
+      [windows](const Tensor& x, const Size& kernel, const Size& stride, const Size& padding, const Size& dilation) {
+        return unfold(x, windows(kernel, stride, padding, dilation));
+      },
+      "x"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, Released());
+  m.def(
+      "fold",
+      [windows](const Tensor& columns, std::int64_t height, std::int64_t width, const Size& kernel, const Size& stride, const Size& padding,
+                const Size& dilation) { return fold(columns, height, width, windows(kernel, stride, padding, dilation)); },
+      "columns"_a, "height"_a, "width"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, Released());
+  m.def(
+      "depthwise_conv1d",
+      [](const Tensor& u, const Tensor& w, const MaybeTensor& bias, const Choice<ConvPadding>& padding, std::int64_t left,
+         std::int64_t right, bool channels_first,
+         bool silu) { return depthwise_conv1d(u, w, given(bias), {padding, left, right, channels_first, silu}); },
+      "u"_a, "w"_a, "bias"_a = nb::none(), "padding"_a = choice(ConvPadding::causal), "left"_a = 0, "right"_a = 0,
+      "channels_first"_a = false, "silu"_a = false, Released());
+  m.def(
+      "depthwise_conv1d_step",
+      [](const Tensor& state, const Tensor& u, const Tensor& w, const MaybeTensor& bias, bool silu) {
+        const ConvStep step = depthwise_conv1d_step(state, u, w, given(bias), silu);
+        return std::pair(step.y, step.state);
+      },
+      "state"_a, "u"_a, "w"_a, "bias"_a = nb::none(), "silu"_a = false, Released());
   m.def("upsample_nearest", &upsample_nearest, "x"_a, "factor"_a, Released());
 }
 
@@ -82,14 +109,14 @@ void bind_norms(nb::module_& m) {
         [f](const Tensor& x, const MaybeTensor& gamma, const MaybeTensor& beta, double eps) {
           return f(x, given(gamma), given(beta), eps);
         },
-        "x"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, Released(), "Over the last dimension.");
+        "x"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, Released());
   };
   layer("layer_norm", &layer_norm);
   layer("fused_layer_norm", &fused_layer_norm);
   const auto rms = [&](const char* name, Tensor (*f)(const Tensor&, const Tensor&, double)) {
     m.def(
         name, [f](const Tensor& x, const MaybeTensor& gamma, double eps) { return f(x, given(gamma), eps); }, "x"_a, "gamma"_a = nb::none(),
-        "eps"_a = 1e-5, Released(), "Over the last dimension.");
+        "eps"_a = 1e-5, Released());
   };
   rms("rms_norm", &rms_norm);
   rms("fused_rms_norm", &fused_rms_norm);
@@ -100,6 +127,53 @@ void bind_norms(nb::module_& m) {
       },
       "x"_a, "groups"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, Released());
   m.def("dropout", &dropout, "x"_a, "p"_a, "training"_a = true, Released());
+}
+
+void bind_branches(nb::module_& m) {
+  const auto tuple_of = [](const ResidualNorm& found) { return std::pair(found.sum, found.y); };
+  using OfLayer = ResidualNorm (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, const BranchOptions&);
+  const std::pair<const char*, OfLayer> layer[] = {{"residual_layer_norm", &residual_layer_norm},
+                                                   {"fused_residual_layer_norm", &fused_residual_layer_norm}};
+  for (const auto& [name, f] : layer)
+    m.def(
+        name,
+        [f = f, tuple_of](const Tensor& x, const Tensor& residual, const MaybeTensor& gamma, const MaybeTensor& beta, double eps,
+                          const MaybeTensor& bias, double dropout, bool training) {
+          return tuple_of(f(x, residual, given(gamma), given(beta), eps, {given(bias), dropout, training}));
+        },
+        "x"_a, "residual"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, nb::kw_only(), "bias"_a = nb::none(),
+        "dropout"_a = 0, "training"_a = true, Released());
+  using OfRms = ResidualNorm (*)(const Tensor&, const Tensor&, const Tensor&, double, const BranchOptions&);
+  const std::pair<const char*, OfRms> rms[] = {{"residual_rms_norm", &residual_rms_norm},
+                                               {"fused_residual_rms_norm", &fused_residual_rms_norm}};
+  for (const auto& [name, f] : rms)
+    m.def(
+        name,
+        [f = f, tuple_of](const Tensor& x, const Tensor& residual, const MaybeTensor& gamma, double eps, const MaybeTensor& bias,
+                          double dropout,
+                          bool training) { return tuple_of(f(x, residual, given(gamma), eps, {given(bias), dropout, training})); },
+        "x"_a, "residual"_a, "gamma"_a = nb::none(), "eps"_a = 1e-5, nb::kw_only(), "bias"_a = nb::none(), "dropout"_a = 0,
+        "training"_a = true, Released());
+  m.def(
+      "batch_norm",
+      [](const Tensor& x, const MaybeTensor& gamma, const MaybeTensor& beta, double eps, const MaybeTensor& mean,
+         const MaybeTensor& variance) {
+        if (mean.has_value() != variance.has_value()) fail("batch_norm", "expected mean and variance, or neither");
+        if (mean) return std::tuple(batch_norm(x, *mean, *variance, given(gamma), given(beta), eps), *mean, *variance);
+        const BatchNormResult found = batch_norm(x, given(gamma), given(beta), eps);
+        return std::tuple(found.y, found.mean, found.variance);
+      },
+      "x"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, nb::kw_only(), "mean"_a = nb::none(), "variance"_a = nb::none(),
+      Released(),
+      "(y, mean, variance): x (B, C, ...) by channel, with its own mean and variance (C), or with those given, as in evaluation.");
+  m.def(
+      "lstm_cell",
+      [](const Tensor& x_gates, const Tensor& h_gates, const Tensor& c) {
+        const LSTMState state = lstm_cell(x_gates, h_gates, c);
+        return std::pair(state.h, state.c);
+      },
+      "x_gates"_a, "h_gates"_a, "c"_a, Released());
+  m.def("gru_cell", &gru_cell, "x_gates"_a, "h_gates"_a, "h"_a, Released());
 }
 
 void bind_attention(nb::module_& m) {
@@ -122,17 +196,19 @@ void bind_attention(nb::module_& m) {
           return f(q, k, v, {.mask = mask, .bias = given(bias), .scale = scale, .dropout = dropout, .training = training});
         },
         "q"_a, "k"_a, "v"_a, nb::kw_only(), "mask"_a = AttentionMask(), "bias"_a = nb::none(), "scale"_a = nb::none(), "dropout"_a = 0,
-        "training"_a = false, Released(),
-        "softmax(scale q k^T + bias + mask) v: q (B, T, H, D), k and v (B, S, Hkv, D) -> (B, T, H, D). Hkv divides H.");
+        "training"_a = false, Released());
   };
   attention("scaled_dot_product_attention", &scaled_dot_product_attention);
   attention("fused_scaled_dot_product_attention", &fused_scaled_dot_product_attention);
+  m.def("attention_softmax", &attention_softmax, "scores"_a, "mask"_a = AttentionMask(), Released());
+  m.def("fused_attention_softmax", &fused_attention_softmax, "scores"_a, "mask"_a = AttentionMask(), Released());
   m.def(
       "rope_table",
-      [](std::int64_t length, std::int64_t head_dim, double base, const DeviceLike& device) {
-        return rope_table(length, head_dim, base, device.get());
-      },
-      "length"_a, "head_dim"_a, "base"_a = 10000, "device"_a = nb::none(), Released());
+      [](std::int64_t length, std::int64_t head_dim, double base, const DeviceLike& device, double factor, std::int64_t original_length,
+         double low_turns,
+         double high_turns) { return rope_table(length, head_dim, base, device.get(), {factor, original_length, low_turns, high_turns}); },
+      "length"_a, "head_dim"_a, "base"_a = 10000, "device"_a = nb::none(), nb::kw_only(), "factor"_a = 1, "original_length"_a = 0,
+      "low_turns"_a = 1, "high_turns"_a = 4, Released());
   m.def(
       "rope",
       [](const Tensor& x, const Tensor& table, std::optional<std::int64_t> heads, const Choice<RopePairs>& pairs) {
@@ -144,22 +220,37 @@ void bind_attention(nb::module_& m) {
 }  // namespace
 
 void bind_products(nb::module_& m) {
-  m.def("matmul", &matmul, "a"_a, "b"_a, "scale"_a = 1, Released(), "(..., M, K) times (..., K, N), batch dimensions broadcast.");
+  m.def("matmul", &matmul, "a"_a, "b"_a, "scale"_a = 1, Released());
   m.def(
       "linear", [](const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return linear(x, weight, given(bias)); }, "x"_a,
-      "weight"_a, "bias"_a = nb::none(), Released(), "x (..., in) times weight (out, in) transposed, plus bias (out).");
+      "weight"_a, "bias"_a = nb::none(), Released());
   m.def(
       "linear_gelu", [](const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return linear_gelu(x, weight, given(bias)); },
-      "x"_a, "weight"_a, "bias"_a = nb::none(), Released(), "gelu_tanh(linear(x, weight, bias)), fused.");
+      "x"_a, "weight"_a, "bias"_a = nb::none(), Released());
+  m.def(
+      "feed_forward_gelu",
+      [](const Tensor& x, const Tensor& fc_weight, const MaybeTensor& fc_bias, const Tensor& proj_weight, const MaybeTensor& proj_bias) {
+        return feed_forward_gelu(x, fc_weight, given(fc_bias), proj_weight, given(proj_bias));
+      },
+      "x"_a, "fc_weight"_a, "fc_bias"_a.none(), "proj_weight"_a, "proj_bias"_a = nb::none(), Released());
   m.def(
       "einsum", [](const std::string& subscripts, const Tensors& operands) { return einsum(subscripts, operands); }, "subscripts"_a,
-      "operands"_a, Released(), "einsum('bij,bjk->bik', [a, b]).");
+      "operands"_a, Released());
+  m.def(
+      "einsum",
+      [](const std::string& subscripts, const nb::args& operands) {
+        const auto tensors = nb::cast<Tensors>(operands);
+        const nb::gil_scoped_release released;
+        return einsum(subscripts, tensors);
+      },
+      "subscripts"_a, "operands"_a, nb::sig("def einsum(subscripts: str, *operands: Tensor) -> Tensor"));
   m.def("dot", &dot, "a"_a, "b"_a, Released());
   m.def("outer", &outer, "a"_a, "b"_a, Released());
   m.def("trace", &trace, "x"_a, Released());
   bind_linalg(m);
   bind_convolutions(m);
   bind_norms(m);
+  bind_branches(m);
   bind_attention(m);
 }
 

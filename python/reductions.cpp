@@ -15,12 +15,10 @@ void bind_reductions(nb::module_& m) {
       {"sum", &sum}, {"mean", &mean},           {"prod", &prod}, {"max", &max},
       {"min", &min}, {"logsumexp", &logsumexp}, {"any", &any},   {"all", &all},
   };
-  for (const auto& [name, f] : reductions)
-    m.def(name, f, "x"_a, "dims"_a = Dims(), "keepdim"_a = false, Released(),
-          "Over the given dimensions, all of them where none is named.");
+  for (const auto& [name, f] : reductions) m.def(name, f, "x"_a, "dims"_a = Dims(), "keepdim"_a = false, Released());
   m.def("var", &var, "x"_a, "dims"_a = Dims(), "correction"_a = 1, "keepdim"_a = false, Released());
   m.def("stddev", &stddev, "x"_a, "dims"_a = Dims(), "correction"_a = 1, "keepdim"_a = false, Released());
-  m.def("norm", &norm, "x"_a, "dims"_a = Dims(), "p"_a = 2, "keepdim"_a = false, Released(), "(sum |x|^p)^(1/p).");
+  m.def("norm", &norm, "x"_a, "dims"_a = Dims(), "p"_a = 2, "keepdim"_a = false, Released());
   m.def("argmax", &argmax, "x"_a, "dim"_a = -1, "keepdim"_a = false, Released());
   m.def("argmin", &argmin, "x"_a, "dim"_a = -1, "keepdim"_a = false, Released());
   m.def("median", &median, "x"_a, "dim"_a = -1, "keepdim"_a = false, Released());

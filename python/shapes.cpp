@@ -15,21 +15,36 @@ namespace {
 /// Results with names are tuples here.
 std::pair<Tensor, Tensor> pair_of(const Sorted& sorted) { return {sorted.values, sorted.indices}; }
 
+/// The same memory in another shape.
+Tensor view(const Tensor& x, const Shape& shape) {
+  const Tensor y = reshape(x, shape);
+  if (y.impl().storage != x.impl().storage && x.numel() != 0)
+    fail("view", "expected strides that allow a view of shape " + to_string(shape) + " but got shape " + to_string(x.shape()) +
+                     ", strides " + to_string(x.strides()) + ": use reshape, which copies");
+  return y;
+}
+/// The matrix with its dimensions exchanged; of fewer dimensions the tensor itself.
+Tensor t(const Tensor& x) {
+  if (x.dims() > 2) fail("t", "expected at most two dimensions but got " + to_string(x.shape()) + ": use transpose, or mT");
+  return x.dims() == 2 ? transpose(x, 0, 1) : x;
+}
+
 void bind_views(nb::module_& m) {
-  m.def("reshape", &reshape, "x"_a, "shape"_a, Released(), "One size may be -1. A view where the strides allow it, a copy otherwise.");
-  m.def("flatten", &flatten, "x"_a, "first"_a = 0, "last"_a = -1, Released(), "Dimensions first .. last (inclusive) merged into one.");
+  m.def("reshape", &reshape, "x"_a, "shape"_a, Released());
+  m.def("flatten", &flatten, "x"_a, "first"_a = 0, "last"_a = -1, Released());
   m.def("transpose", &transpose, "x"_a, "a"_a, "b"_a);
+  m.def("t", &t, "x"_a, "A matrix with its dimensions exchanged.");
   m.def("permute", &permute, "x"_a, "order"_a);
   m.def("broadcast_to", &broadcast_to, "x"_a, "shape"_a);
-  m.def("expand", &expand, "x"_a, "shape"_a, "As broadcast_to, where -1 keeps a size.");
+  m.def("expand", &expand, "x"_a, "shape"_a);
   m.def("slice", &slice, "x"_a, "dim"_a, "start"_a, "stop"_a = nb::none(), "step"_a = 1);
-  m.def("select", &select, "x"_a, "dim"_a, "index"_a, "The slice at one index, without the dimension.");
+  m.def("select", &select, "x"_a, "dim"_a, "index"_a);
   m.def("squeeze", nb::overload_cast<const Tensor&, int>(&squeeze), "x"_a, "dim"_a);
   m.def("squeeze", nb::overload_cast<const Tensor&>(&squeeze), "x"_a);
   m.def("unsqueeze", &unsqueeze, "x"_a, "dim"_a);
   m.def("split", nb::overload_cast<const Tensor&, std::int64_t, int>(&split), "x"_a, "size"_a, "dim"_a = 0);
   m.def("split", nb::overload_cast<const Tensor&, const std::vector<std::int64_t>&, int>(&split), "x"_a, "sizes"_a, "dim"_a = 0);
-  m.def("unstack", &unstack, "x"_a, "dim"_a = 0, "The slices of x along a dimension, without it.");
+  m.def("unstack", &unstack, "x"_a, "dim"_a = 0);
   m.def("chunk", &chunk, "x"_a, "count"_a, "dim"_a = 0);
   m.def("movedim", &movedim, "x"_a, "from_"_a, "to"_a);
   m.def("diagonal", &diagonal, "x"_a, "offset"_a = 0, "a"_a = -2, "b"_a = -1, Released());
@@ -46,18 +61,22 @@ void bind_indices(nb::module_& m) {
   m.def("index_select", &index_select, "x"_a, "dim"_a, "index"_a, Released());
   m.def("index_add", &index_add, "x"_a, "dim"_a, "index"_a, "source"_a, Released());
   m.def("index_copy_", &index_copy_, "x"_a, "dim"_a, "index"_a, "source"_a, Released());
-  m.def("nonzero", &nonzero, "x"_a, Released(), "The indices (N, dims) of the elements that are not 0, i64.");
+  m.def("nonzero", &nonzero, "x"_a, Released());
   m.def("masked_select", &masked_select, "x"_a, "mask"_a, Released());
   m.def("embedding", &embedding, "table"_a, "indices"_a, Released());
+  m.def(
+      "fused_embedding",
+      [](const Tensor& table, const MaybeTensor& positions, const Tensor& ids, double p, bool training) {
+        return fused_embedding(table, given(positions), ids, p, training);
+      },
+      "table"_a, "positions"_a.none(), "ids"_a, "p"_a = 0, "training"_a = true, Released());
   m.def("one_hot", &one_hot, "indices"_a, "classes"_a, "dtype"_a = DType::f32, Released());
   m.def("tril", &tril, "x"_a, "diagonal"_a = 0, Released());
   m.def("triu", &triu, "x"_a, "diagonal"_a = 0, Released());
   m.def(
       "sort", [](const Tensor& x, int dim, bool descending) { return pair_of(sort(x, dim, descending)); }, "x"_a, "dim"_a = -1,
-      "descending"_a = false, Released(), "(values, indices). Stable; NaN counts as largest.");
-  m.def(
-      "topk", [](const Tensor& x, std::int64_t k, int dim) { return pair_of(topk(x, k, dim)); }, "x"_a, "k"_a, "dim"_a = -1, Released(),
-      "(values, indices) of the k largest along a dimension, in descending order.");
+      "descending"_a = false, Released());
+  m.def("topk", [](const Tensor& x, std::int64_t k, int dim) { return pair_of(topk(x, k, dim)); }, "x"_a, "k"_a, "dim"_a = -1, Released());
 }
 
 }  // namespace
@@ -75,19 +94,29 @@ void bind_shapes(nb::module_& m) {
       "x"_a, "dim"_a, "before"_a, "after"_a, "value"_a = Number{}, Released());
   m.def("flip", &flip, "x"_a, "dims"_a = Dims(), Released());
   m.def("roll", &roll, "x"_a, "shift"_a, "dim"_a, Released());
-  m.def("repeat", &repeat, "x"_a, "count"_a, "dim"_a, Released(), "Each element `count` times in a row along a dimension, as in NumPy.");
+  // By name, as PyTorch's x.repeat(2, 1) is tile.
+  m.def("repeat", &repeat, "x"_a, "count"_a, nb::kw_only(), "dim"_a, Released());
+  m.def("repeat_interleave", &repeat_interleave, "x"_a, "count"_a, "dim"_a, Released());
   m.def("tile", &tile, "x"_a, "counts"_a, Released());
   m.def("diag", &diag, "x"_a, "offset"_a = 0, Released());
   m.def("sliding_window", &sliding_window, "x"_a, "dim"_a, "size"_a, "step"_a = 1, Released());
 
-  m.def("clone", &clone, "x"_a, Released(), "A contiguous copy in new memory.");
+  m.def("clone", &clone, "x"_a, Released());
   m.def("contiguous", &contiguous, "x"_a, Released());
-  m.def("cast", &cast, "x"_a, "dtype"_a, Released(),
-        "x with another dtype; x itself where it has it. Gradients flow between floating dtypes.");
-  m.def("copy_", &copy_, "target"_a, "source"_a, Released(), "Writes source into target in place, on any device. Returns target.");
+  m.def("cast", &cast, "x"_a, "dtype"_a, Released());
+  m.def("to", [](const Tensor& x, DType dtype) { return x.to(dtype); }, "x"_a, "dtype"_a, Released());
   m.def(
-      "fill_", [](const Tensor& x, const Number& value) { return fill_(x, value); }, "x"_a, "value"_a, Released(),
-      "Sets every element, in place. Returns x.");
+      "to",
+      [](const Tensor& x, const DeviceLike& device, std::optional<DType> dtype) {
+        const Tensor there = x.to(device.get());
+        return dtype ? there.to(*dtype) : there;
+      },
+      "x"_a, "device"_a, "dtype"_a = nb::none(), Released());
+  m.def("copy_", &copy_, "target"_a, "source"_a, Released());
+  m.def("fill_", [](const Tensor& x, const Number& value) { return fill_(x, value); }, "x"_a, "value"_a, Released());
+  m.def("zero_", &zero_, "x"_a, Released());
+  m.def("view", &view, "x"_a, "shape"_a,
+        "The same memory in another shape, of which one size may be -1. Error where the strides do not allow it.");
 }
 
 }  // namespace tern::python

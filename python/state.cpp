@@ -8,6 +8,7 @@
 #include "autodiff/anomaly.h"
 #include "names.h"
 #include "ops/autocast.h"
+#include "ops/linalg.h"
 
 namespace tern::python {
 
@@ -68,7 +69,8 @@ void bind_state(nb::module_& m) {
       nb::arg("module").none() = nb::none(), nb::keep_alive<0, 1>(),
       "Searches every op's output for NaN and Inf, which costs a wait per op.");
 
-  m.def("is_grad_enabled", [] { return context().grad; });
+  m.def("is_grad_enabled", [] { return context().grad; }, "True unless no_grad is open in this thread.");
+  m.def("has_linalg", [](const DeviceLike& device) { return has_linalg(device.get()); }, "device"_a = cpu);
   m.def("default_device", &default_device);
   m.def("manual_seed", &manual_seed, "seed"_a, "Seeds this thread's random numbers, on every device. A new thread has seed 0.");
   m.def("num_threads", &num_threads, "The number of threads of CPU kernels that this thread calls.");

@@ -1,10 +1,10 @@
 // The Tensor class: what it is, its gradient, and what is asked of it most often. Operators are in operators.cpp, x[...] in indexing.cpp,
 // and memory that other libraries see in memory.cpp.
-#include "autodiff/engine.h"
 #include "autodiff/node.h"
 #include "binding.h"
 #include "ops/copy.h"
 #include "ops/pointwise.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 
 namespace tern::python {
@@ -52,6 +52,25 @@ nb::object item(const Tensor& x) {
   return to_list(reshape(x.detach(), {}));
 }
 
+/// A number for one element: where print, str.format and f"{loss:.3f}" show a tensor without dimensions, it is a number on one line.
+std::string printed(const Tensor& x) {
+  const std::string text = to_string(x);
+  return x.dims() == 0 ? text.substr(0, text.find('\n')) : text;
+}
+std::string representation(const Tensor& x) {
+  if (x.dims() != 0) return to_string(x);
+  const std::string place = x.device() == cpu ? "" : ", device='" + to_string(x.device()) + "'";
+  return "tensor(" + printed(x) + ", " + name(x.dtype()) + place + ")";
+}
+nb::object formatted(const Tensor& x, const nb::str& how) {
+  if (nb::len(how) == 0) return nb::str(printed(x).c_str());
+  if (x.numel() != 1)
+    throw nb::type_error(
+        ("unsupported format string passed to Tensor.__format__: a format is of one number, and the shape is " + to_string(x.shape()))
+            .c_str());
+  return nb::module_::import_("builtins").attr("format")(item(x), how);
+}
+
 bool truth(const Tensor& x) {
   if (x.numel() != 1) fail("bool", "expected a tensor of one element but got shape " + to_string(x.shape()) + ": say any(x) or all(x)");
   return nb::cast<bool>(item(ne(x, 0)));
@@ -61,7 +80,7 @@ bool truth(const Tensor& x) {
 
 nb::class_<Tensor> bind_tensor(nb::module_& m) {
   nb::class_<Tensor> bound(
-      m, "Tensor", nb::type_slots(tensor_slots),
+      m, "Tensor", nb::type_slots(tensor_slots), nb::sig("class Tensor(_Conversions)"),  // stubs.txt
       "A strided array of numbers on a device: a handle, whose copies share the same memory and gradient. Ops are functions of the\n"
       "module; new tensors come from tern.tensor, tern.from_numpy, tern.from_dlpack and the factories.");
   bound.def_prop_ro("shape", [](const Tensor& x) { return x.shape(); })
@@ -72,14 +91,25 @@ nb::class_<Tensor> bind_tensor(nb::module_& m) {
       .def_prop_ro("dtype", &Tensor::dtype)
       .def_prop_ro("device", &Tensor::device)
       .def("numel", &Tensor::numel, "The number of elements.")
+      .def("dim", &Tensor::dims, "The number of dimensions.")
+      .def(
+          "size", [](const Tensor& x) { return x.shape(); }, "The shape.")
       .def("size", &Tensor::size, "dim"_a, "The length of a dimension; -1 is the last one.")
+      .def_prop_ro(
+          "nbytes", [](const Tensor& x) { return x.numel() * std::int64_t(size_of(x.dtype())); }, "The bytes of all elements.")
       .def("is_contiguous", &Tensor::is_contiguous)
       .def("is_same", &Tensor::is_same, "other"_a, "True if both are handles of one tensor.")
       .def_prop_ro(
           "version", [](const Tensor& x) { return x.version(); }, "The number of in-place edits of the memory so far.")
       .def(
           "data_ptr", [](const Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.view().data); }, "The address of the first element.")
-      .def("__repr__", [](const Tensor& x) { return to_string(x); })
+      .def("__repr__", &representation)
+      .def("__str__", &printed)
+      .def("__format__", &formatted, "spec"_a, nb::sig("def __format__(self, spec: str, /) -> str"))
+      .def(
+          "__contains__", [](const Tensor& x, const Tensor& value) { return truth(any(eq(x, value))); }, "value"_a)
+      .def(
+          "__contains__", [](const Tensor& x, const Number& value) { return truth(any(eq(x, value))); }, "value"_a)
       .def("__len__",
            [](const Tensor& x) {
              if (x.dims() == 0) throw nb::type_error("a tensor without dimensions has no length");
@@ -99,30 +129,19 @@ nb::class_<Tensor> bind_tensor(nb::module_& m) {
       .def("item", &item, nb::sig("def item(self) -> float | int | bool"), "The only element, as a number of Python; waits for the device.")
       .def("tolist", &to_list, nb::sig("def tolist(self) -> typing.Any"), "The elements as nested lists; waits for the device.");
 
-  bound.def("sum", &Tensor::sum, "dims"_a = Dims(), "keepdim"_a = false, Released())
-      .def("mean", &Tensor::mean, "dims"_a = Dims(), "keepdim"_a = false, Released())
+  // Ops are methods by publish(); here are the names that other libraries have for some of them.
+  bound.def_prop_ro("T", &Tensor::T, "With the last two dimensions exchanged.")
+      .def_prop_ro("mT", &Tensor::T, "With the last two dimensions exchanged.")
       .def(
-          "reshape",
-          [](const Tensor& x, const nb::args& shape) {
-            const Shape to = shape.size() == 1 ? nb::cast<Shape>(shape[0]) : nb::cast<Shape>(nb::handle(shape));
-            const nb::gil_scoped_release released;
-            return reshape(x, to);
-          },
-          nb::sig("def reshape(self, *shape: int | collections.abc.Sequence[int]) -> Tensor"), "x.reshape(2, 3) or x.reshape((2, 3)).")
-      .def(
-          "permute",
-          [](const Tensor& x, const nb::args& order) {
-            return permute(x, order.size() == 1 ? nb::cast<Dims>(order[0]) : nb::cast<Dims>(nb::handle(order)));
-          },
-          nb::sig("def permute(self, *order: int | collections.abc.Sequence[int]) -> Tensor"))
-      .def("transpose", &transpose, "a"_a, "b"_a)
-      .def_prop_ro("T", &Tensor::T, "With the last two dimensions exchanged.")
-      .def(
-          "to", [](const Tensor& x, DType dtype) { return x.to(dtype); }, "dtype"_a, Released())
-      .def(
-          "to", [](const Tensor& x, const DeviceLike& device) { return x.to(device.get()); }, "device"_a, Released())
-      .def("clone", &clone, Released(), "A contiguous copy in new memory.")
-      .def("contiguous", &contiguous, Released());
+          "cpu", [](const Tensor& x) { return x.to(cpu); }, Released(), "The tensor on the CPU, itself if it is there.")
+      .def("cuda", [](const Tensor& x, int index) { return x.to(cuda(index)); }, "index"_a = 0, Released(), "The tensor on a GPU.");
+  const std::pair<const char*, DType> dtypes[] = {{"float", DType::f32},     {"double", DType::f64}, {"half", DType::f16},
+                                                  {"bfloat16", DType::bf16}, {"int", DType::i32},    {"long", DType::i64},
+                                                  {"bool", DType::boolean}};
+  for (const auto& [text, dtype] : dtypes)
+    bound.def(
+        text, [to = dtype](const Tensor& x) { return x.to(to); }, Released(),
+        (std::string("x.to(tern.") + (dtype == DType::boolean ? "boolean" : name(dtype)) + ").").c_str());
 
   bound
       .def_prop_rw(
@@ -158,27 +177,6 @@ nb::class_<Tensor> bind_tensor(nb::module_& m) {
           "gradient"_a = nb::none(), "retain_graph"_a = false, "create_graph"_a = false, Released(),
           "Adds the gradient of this tensor to every leaf that it was computed from. One of several elements needs `gradient`.");
   return bound;
-}
-
-void bind_autograd(nb::module_& m) {
-  m.def(
-      "grad",
-      [](const Tensors& outputs, const Tensors& inputs, const Tensors& grad_outputs, bool create_graph, bool retain_graph) {
-        std::vector<MaybeTensor> result;
-        for (const Tensor& x : grad(outputs, inputs, grad_outputs, create_graph, retain_graph)) result.push_back(maybe(x));
-        return result;
-      },
-      "outputs"_a, "inputs"_a, "grad_outputs"_a = Tensors(), "create_graph"_a = false, "retain_graph"_a = false, Released(),
-      "The gradients of sum(outputs[i] * grad_outputs[i]) with respect to `inputs`; those of leaves stay as they are. None where an output "
-      "does\n"
-      "not depend on the input.");
-  m.def(
-      "backward",
-      [](const Tensors& outputs, const Tensors& grad_outputs, bool retain_graph, bool create_graph) {
-        backward(outputs, grad_outputs, retain_graph, create_graph);
-      },
-      "outputs"_a, "grad_outputs"_a = Tensors(), "retain_graph"_a = false, "create_graph"_a = false, Released(),
-      "Adds gradients to every leaf, as Tensor.backward does, for several outputs at once.");
 }
 
 }  // namespace tern::python

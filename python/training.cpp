@@ -14,7 +14,7 @@ namespace tern::python {
 namespace {
 
 void bind_optimizer(nb::module_& m) {
-  nb::class_<train::Optimizer>(m, "Optimizer", "Base of the optimizers. Parameters without a gradient are passed over.")
+  nb::class_<train::Optimizer>(m, "Optimizer")
       .def(
           "step", [](train::Optimizer& optimizer) { optimizer.step(); }, Released(), "One update from the gradients as they are.")
       .def("zero_grad", &train::Optimizer::zero_grad, Released())
@@ -28,22 +28,28 @@ void bind_optimizer(nb::module_& m) {
           "steps", [](const train::Optimizer& optimizer) { return optimizer.steps(); }, "The number of steps so far on the device, f32 ().")
       .def("parameters", &train::Optimizer::parameters)
       .def(
-          "state",
-          [](train::Optimizer& optimizer, const TensorDict& names) {
-            std::vector<NamedTensor> named;
-            for (const auto& [name, tensor] : names) named.push_back({nb::cast<std::string>(name), nb::cast<Tensor>(tensor)});
-            return to_dict(optimizer.state(named));
-          },
-          "names"_a = nb::dict(),
+          "state", [](train::Optimizer& optimizer, const NamedTensors& names) { return to_dict(optimizer.state(names.all)); },
+          "names"_a = NamedTensors(),
           "The state for a checkpoint, by the parameters' names in `names`, as of named_parameters(). The tensors are views of the "
           "optimizer's own\n"
-          "memory: io.load_safetensors_into restores it.");
+          "memory: io.load_safetensors_into restores it.")
+      .def(
+          "state_dict", [](train::Optimizer& optimizer) { return to_dict(optimizer.state()); },
+          "The state by the parameters' positions: views of the optimizer's own memory.")
+      .def(
+          "load_state_dict",
+          [](train::Optimizer& optimizer, const NamedTensors& state, bool strict) {
+            return load_state("load_state_dict", optimizer.state(), state, strict);
+          },
+          "state"_a, "strict"_a = true, Released(),
+          "Copies a state_dict() into this optimizer, all of it or nothing. Error for names that differ, unless strict is False. Returns "
+          "the names that were missing and those that were unexpected.");
 }
 
 template <class Adam, class Options>
-void adam(nb::module_& m, const char* name, const char* doc) {
+void adam(nb::module_& m, const char* name) {
   const Options given{};
-  nb::class_<Adam, train::Optimizer>(m, name, doc)
+  nb::class_<Adam, train::Optimizer>(m, name)
       .def(
           "__init__",
           [](Adam* self, const Tensors& parameters, double lr, double beta1, double beta2, double eps, double weight_decay) {
@@ -61,7 +67,7 @@ void adam(nb::module_& m, const char* name, const char* doc) {
 }
 
 void bind_rules(nb::module_& m) {
-  nb::class_<train::SGD, train::Optimizer>(m, "SGD", "Stochastic gradient descent, with momentum.")
+  nb::class_<train::SGD, train::Optimizer>(m, "SGD")
       .def(
           "__init__",
           [](train::SGD* self, const Tensors& parameters, double lr, double momentum, double weight_decay, bool nesterov) {
@@ -74,9 +80,9 @@ void bind_rules(nb::module_& m) {
             self.add_group({parameters, {lr, momentum, weight_decay, nesterov}});
           },
           "parameters"_a, nb::kw_only(), "lr"_a = 1e-2, "momentum"_a = 0, "weight_decay"_a = 0, "nesterov"_a = false);
-  adam<train::Adam, train::AdamOptions>(m, "Adam", "Kingma & Ba, 2015; weight_decay is added to the gradient.");
-  adam<train::AdamW, train::AdamWOptions>(m, "AdamW", "Adam with decoupled weight decay. Loshchilov & Hutter, 2019.");
-  nb::class_<train::Lion, train::Optimizer>(m, "Lion", "The sign of a mean of gradient and momentum. Chen et al., 2023.")
+  adam<train::Adam, train::AdamOptions>(m, "Adam");
+  adam<train::AdamW, train::AdamWOptions>(m, "AdamW");
+  nb::class_<train::Lion, train::Optimizer>(m, "Lion")
       .def(
           "__init__",
           [](train::Lion* self, const Tensors& parameters, double lr, double beta1, double beta2, double weight_decay) {
@@ -91,24 +97,22 @@ void bind_rules(nb::module_& m) {
           "parameters"_a, nb::kw_only(), "lr"_a = 1e-4, "beta1"_a = 0.9, "beta2"_a = 0.99, "weight_decay"_a = 0);
   const train::MuonOptions muon{};
   const train::AdamWOptions adam{};
-  nb::class_<train::Muon, train::Optimizer>(
-      m, "Muon", "The momentum of a weight matrix, orthogonalised; `others` are updated by AdamW. Jordan et al., 2024.")
-      .def(
-          "__init__",
-          [](train::Muon* self, const Tensors& matrices, const Tensors& others, double lr, double momentum, bool nesterov,
-             double weight_decay, int iterations, DType dtype, double adam_lr, double adam_weight_decay) {
-            train::MuonOptions options{};
-            options.lr = lr;
-            options.momentum = momentum;
-            options.nesterov = nesterov;
-            options.weight_decay = weight_decay;
-            options.iterations = iterations;
-            options.dtype = dtype;
-            new (self) train::Muon(matrices, options, others, {.lr = adam_lr, .weight_decay = adam_weight_decay});
-          },
-          "matrices"_a, "others"_a = Tensors(), nb::kw_only(), "lr"_a = muon.lr, "momentum"_a = muon.momentum, "nesterov"_a = muon.nesterov,
-          "weight_decay"_a = muon.weight_decay, "iterations"_a = muon.iterations, "dtype"_a = muon.dtype, "adam_lr"_a = adam.lr,
-          "adam_weight_decay"_a = adam.weight_decay);
+  nb::class_<train::Muon, train::Optimizer>(m, "Muon").def(
+      "__init__",
+      [](train::Muon* self, const Tensors& matrices, const Tensors& others, double lr, double momentum, bool nesterov, double weight_decay,
+         int iterations, DType dtype, double adam_lr, double adam_weight_decay) {
+        train::MuonOptions options{};
+        options.lr = lr;
+        options.momentum = momentum;
+        options.nesterov = nesterov;
+        options.weight_decay = weight_decay;
+        options.iterations = iterations;
+        options.dtype = dtype;
+        new (self) train::Muon(matrices, options, others, {.lr = adam_lr, .weight_decay = adam_weight_decay});
+      },
+      "matrices"_a, "others"_a = Tensors(), nb::kw_only(), "lr"_a = muon.lr, "momentum"_a = muon.momentum, "nesterov"_a = muon.nesterov,
+      "weight_decay"_a = muon.weight_decay, "iterations"_a = muon.iterations, "dtype"_a = muon.dtype, "adam_lr"_a = adam.lr,
+      "adam_weight_decay"_a = adam.weight_decay);
 }
 
 void bind_schedules(nb::module_& m) {
@@ -131,7 +135,7 @@ void bind_training(nb::module_& m) {
   bind_rules(m);
   bind_schedules(m);
   constexpr double unbounded = std::numeric_limits<double>::infinity();
-  nb::class_<train::GradScaler>(m, "GradScaler", "Dynamic loss scaling for gradients in float16.")
+  nb::class_<train::GradScaler>(m, "GradScaler")
       .def(
           "__init__",
           [](train::GradScaler* self, double scale, double growth, double backoff, std::int64_t interval, const DeviceLike& device) {
@@ -160,7 +164,7 @@ void bind_training(nb::module_& m) {
       "optimizer"_a, "max_norm"_a = unbounded, nb::arg("scaler").none() = nb::none(), Released(),
       "Clipping and the optimizer's update, when all parts are accumulated; returns what update does.");
   m.def("clip_grad_norm", &train::clip_grad_norm, "parameters"_a, "max_norm"_a, "error_if_nonfinite"_a = false, Released());
-  nb::class_<train::Ema>(m, "Ema", "The exponential moving average of a module's trained parameters.")
+  nb::class_<train::Ema>(m, "Ema")
       .def(
           "__init__",
           [](train::Ema* self, const nn::Module& module, double decay, bool warmup) { new (self) train::Ema(module, {decay, warmup}); },

@@ -1,9 +1,12 @@
 // Errors, dtypes and devices.
 #include "backend/error.h"
 #include "binding.h"
+#include "ops/copy.h"
 #include "text/data_error.h"
 
 namespace tern::python {
+
+std::array<PyObject*, 8> dtype_members;
 
 Device DeviceLike::get() const {
   if (device) return *device;
@@ -22,9 +25,43 @@ TensorDict to_dict(const std::vector<NamedTensor>& tensors) {
   return nb::borrow<TensorDict>(result);
 }
 
-std::vector<NamedTensor> to_named(const std::map<std::string, Tensor>& tensors) {
-  std::vector<NamedTensor> result;
-  for (const auto& [name, tensor] : tensors) result.push_back({name, tensor});
+TensorPairs to_pairs(const std::vector<NamedTensor>& tensors) {
+  TensorPairs result;
+  for (const NamedTensor& entry : tensors) result.emplace_back(entry.name, entry.tensor);
+  return result;
+}
+
+Mismatch load_state(const char* where, const std::vector<NamedTensor>& targets, const NamedTensors& source, bool strict) {
+  std::map<std::string, Tensor> given;
+  for (const NamedTensor& entry : source.all) given[entry.name] = entry.tensor;
+  Mismatch result;
+  auto& [missing, unexpected] = result;
+  std::vector<std::pair<Tensor, Tensor>> copies;
+  for (const auto& [name, target] : targets) {
+    const auto found = given.find(name);
+    if (found == given.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    const Tensor& x = found->second;
+    if (x.shape() != target.shape() || is_floating(x.dtype()) != is_floating(target.dtype()))
+      fail(where, "expected " + name + " of shape " + to_string(target.shape()) + ", " + tern::name(target.dtype()) + " but got " +
+                      to_string(x.shape()) + ", " + tern::name(x.dtype()));
+    copies.emplace_back(target, x);
+    given.erase(found);
+  }
+  for (const auto& [name, tensor] : given) unexpected.push_back(name);
+  const auto listed = [](const std::vector<std::string>& names) {
+    std::string text;
+    for (std::size_t i = 0; i < names.size() && i < 8; ++i) text += (i == 0 ? "" : ", ") + names[i];
+    return text + (names.size() > 8 ? ", ... (" + std::to_string(names.size()) + ")" : "");
+  };
+  if (strict && !(missing.empty() && unexpected.empty()))
+    fail(where, "expected all names and no others but got" + (missing.empty() ? "" : " none of " + listed(missing)) +
+                    (!missing.empty() && !unexpected.empty() ? ", and" : "") +
+                    (unexpected.empty() ? "" : " unexpected " + listed(unexpected)) + ": strict=False passes over them");
+  const NoGrad unrecorded;
+  for (const auto& [target, x] : copies) copy_(target, x);
   return result;
 }
 
@@ -32,7 +69,7 @@ namespace {
 
 /// Exceptions of the module, which live as long as the process.
 struct Exceptions {
-  PyObject *error, *out_of_memory, *file_error;
+  PyObject *error, *out_of_memory, *file_error, *invalid_index;
 };
 
 PyObject* new_exception(nb::module_& m, const char* name, const char* doc, nb::tuple bases) {
@@ -54,11 +91,15 @@ void bind_errors(nb::module_& m) {
                                            nb::make_tuple(nb::borrow(exceptions.error), builtin(PyExc_MemoryError)));
   exceptions.file_error = new_exception(m, "FileError", "A fault in a file that the user named. One line that begins with the path.",
                                         nb::make_tuple(nb::borrow(exceptions.error), builtin(PyExc_OSError)));
+  exceptions.invalid_index = new_exception(m, "InvalidIndex", "A mistake in x[...]. One line.",
+                                           nb::make_tuple(nb::borrow(exceptions.error), builtin(PyExc_IndexError)));
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
     } catch (const OutOfMemory& e) {
       PyErr_SetString(exceptions.out_of_memory, e.what());
+    } catch (const InvalidIndex& e) {
+      PyErr_SetString(exceptions.invalid_index, e.what());
     } catch (const Error& e) {
       PyErr_SetString(exceptions.error, e.what());
     } catch (const text::DataError& e) {
@@ -68,16 +109,13 @@ void bind_errors(nb::module_& m) {
 }
 
 void bind_types(nb::module_& m) {
-  nb::enum_<DType>(m, "DType", "The type of a tensor's elements.")
-      .value("f32", DType::f32)
-      .value("f64", DType::f64)
-      .value("f16", DType::f16)
-      .value("bf16", DType::bf16)
-      .value("i32", DType::i32)
-      .value("i64", DType::i64)
-      .value("u8", DType::u8)
-      .value("boolean", DType::boolean)
-      .export_values();
+  nb::enum_<DType> dtypes(m, "DType");
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean}) {
+    const std::string text = dtype == DType::boolean ? "boolean" : name(dtype);
+    dtypes.value(text.c_str(), dtype);
+    dtype_members[std::size_t(dtype)] = nb::object(dtypes.attr(text.c_str())).ptr();
+  }
+  dtypes.export_values();
   m.def("promote", &promote, "a"_a, "b"_a, "The dtype of `a op b`, as PyTorch has it.");
   m.def("is_floating", &is_floating, "dtype"_a);
 

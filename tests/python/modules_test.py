@@ -38,9 +38,9 @@ NAMES = ["fc.weight", "fc.bias", "blocks.0.weight", "blocks.0.bias", "blocks.1.w
 
 def test_attributes_are_members():
     net = Net()
-    assert list(net.named_parameters()) == NAMES and list(net.named_buffers()) == ["seen"]
+    assert [n for n, p in net.named_parameters()] == NAMES and [n for n, b in net.named_buffers()] == ["seen"]
     assert len(net.parameters()) == 9 and net.count_parameters() == 4 * 8 + 8 + 2 * (64 + 8) + 18 + 8
-    assert net.named_parameters()["scale"].is_same(net.scale)
+    assert dict(net.named_parameters())["scale"].is_same(net.scale)
     assert net(tern.ones((3, 4)), power=2).shape == (3, 2)
     assert repr(net) == (
         "Net(\n  (fc): Linear(in=4, out=8, bias=true)\n  (blocks.0-1): 2 x Linear(in=8, out=8, bias=true)\n"
@@ -145,7 +145,7 @@ def test_ties_and_assignment():
 
     both = Tied()
     both.tokens, both.head = tokens, head
-    assert list(both.named_parameters()) == ["tokens.weight"] and head.bias is None
+    assert list(both.state_dict()) == ["tokens.weight"] and head.bias is None
     with pytest.raises(tern.Error):
         head.weight = None
         head(tern.ones(3))
@@ -184,11 +184,11 @@ def test_modules_are_collected():
 
 def test_lists():
     seq = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 1)))
-    assert list(seq.named_parameters()) == ["0.weight", "0.bias", "2.0.weight", "2.0.bias"]
+    assert list(seq.state_dict()) == ["0.weight", "0.bias", "2.0.weight", "2.0.bias"]
     assert len(seq) == 3 and isinstance(seq[1], nn.ReLU) and [type(m).__name__ for m in seq] == ["Linear", "ReLU", "Sequential"]
     layers = nn.ModuleList([nn.Linear(2, 2)])
     layers.append(nn.Linear(2, 2))
-    assert list(layers.named_parameters())[-1] == "1.bias" and nn.Sequential()(tern.ones(1)).item() == 1
+    assert list(layers.state_dict())[-1] == "1.bias" and nn.Sequential()(tern.ones(1)).item() == 1
 
 
 def test_linear_embedding_and_norms_beside_numpy():
@@ -207,7 +207,7 @@ def test_linear_embedding_and_norms_beside_numpy():
     y = norm(images).detach().numpy()
     assert abs(y.mean((0, 2, 3))).max() < 1e-5 and abs(y.var((0, 2, 3)) - 1).max() < 1e-3
     np.testing.assert_allclose(norm.running_mean.numpy(), images.numpy().mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
-    assert list(norm.named_buffers()) == ["running_mean", "running_var", "num_batches_tracked"]
+    assert [n for n, b in norm.named_buffers()] == ["running_mean", "running_var", "num_batches_tracked"]
     assert nn.GroupNorm(2, 4)(images).shape == images.shape and nn.BatchNorm1d(4)(x).shape == x.shape
 
 
@@ -245,7 +245,7 @@ def test_recurrent_modules_go_on_from_a_state():
     gru = nn.GRU(3, 4, bidirectional=True)
     y, h = gru(x)
     assert y.shape == (2, 6, 8) and h.shape == (2, 2, 4)
-    assert "weight_hh_l0_reverse" in gru.named_parameters()
+    assert "weight_hh_l0_reverse" in gru.state_dict()
 
 
 def test_attention_modules():
@@ -317,11 +317,11 @@ def test_a_signal_ends_a_generation():
 def test_files(tmp_path):
     net, other = Net(), Net()
     path = tmp_path / "net.safetensors"
-    io.save_safetensors(path, {**net.named_parameters(), **net.named_buffers()}, metadata={"step": "3"})
+    io.save_safetensors(path, net.state_dict(), metadata={"step": "3"})
     assert io.load_safetensors_metadata(str(path)) == {"step": "3"}
     loaded = io.load_safetensors(path)
     assert sorted(loaded) == sorted(NAMES + ["seen"]) and loaded["scale"].tolist() == net.scale.tolist()
-    io.load_safetensors_into(path, {**other.named_parameters(), **other.named_buffers()})
+    io.load_safetensors_into(path, other.state_dict())
     assert all(tern.all(a == b) for a, b in zip(net.parameters(), other.parameters()))
     assert other.fc.weight.requires_grad
     with pytest.raises(tern.FileError, match="net.safetensors"):

@@ -30,7 +30,11 @@ optimizer = train.AdamW(net.parameters(), lr=0.01)
 loss = tern.cross_entropy(net(tern.randn((4, 2))), tern.zeros(4, dtype=tern.i64), reduction="sum")
 train.update(loss, optimizer, max_norm=1.0)
 same: tern.Tensor = loss == 1
-weights: dict[str, tern.Tensor] = net.named_parameters()
+weights: dict[str, tern.Tensor] = net.state_dict()
+names: list[str] = [name for name, weight in net.named_parameters() if weight.requires_grad]
+x = tern.randn(2, 3).reshape(3, -1).permute(1, 0).exp().flip(0, 1)
+x.sum(dim=1, keepdim=True) + x.sum(axis=1, keepdims=True) + tern.sum(x, dims=(0, 1)) + x.clamp(min=0).float()
+net.eval().train().to("cpu")
 with tern.no_grad():
     size: int = loss.shape[0]
 try:
@@ -39,7 +43,7 @@ except tern.FileError:
     pass
 """
 MISTAKES = {
-    'tern.zeros(2, dtype="f32")': "arg-type",
+    'tern.zeros(2, dtype="f32")': "arg-type|call-overload",
     'tern.mse_loss(x, x, reduction="avg")': "arg-type|call-overload",
     "train.AdamW([x], learning_rate=1)": "call-arg",
     "n: int = tern.relu(x)": "assignment",

@@ -1,0 +1,14 @@
+#pragma once
+#include <cstddef>
+
+namespace tern::python {
+
+/// What the public headers say of a name, "relu" or "nn.Linear". docstrings.py writes the table when the extension is built, sorted.
+struct Docstring {
+  const char* name;
+  const char* text;
+};
+extern const Docstring docstrings[];
+extern const std::size_t docstring_count;
+
+}  // namespace tern::python
