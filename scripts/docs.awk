@@ -7,7 +7,7 @@ in_text && /^\/\/\// { if (pass == 1) text = text $0 "\n"; next }
 { in_text = 0 }
 pass == 1 { if (sub(/^}  \/\/ namespace /, "")) closed[$0] = 1; next }
 
-/^ *\/\/\/ (Bound|Edge|Function|Index|Product) / { sub(/\/\/\/ /, "&%") }
+/^ *\/\/\/ (Bound|Edge|Function|Index|Product|View) / { sub(/\/\/\/ /, "&%") }
 # @name begins a section, whose declarations have docstrings of their own.
 /^ *\/\/\/ @name/ { is_named = 1 }
 /^ *\/\/\/ @[{]$/ && is_named { is_section = 1; is_named = 0; print; next }
