@@ -61,7 +61,7 @@ done
 # Pages link to each other and to pictures of docs/ by their names. Links to other files of the repository, which are no part of the
 # reference, become their texts. Doxygen before 1.9.8 does not read bold text that begins with code.
 pages=$(cd docs && printf '%s|' *.md *.svg)
-for page in README.md $(grep -oE 'docs/[a-z-]+\.md' README.md; ls docs/*.md); do   # in README's order
+for page in README.md $(sed '1,/^## Where to read on/d' README.md | grep -oE 'docs/[a-z-]+\.md'; ls docs/*.md); do   # in README's order
   [[ ! -e build/docs/pages/${page##*/} ]] || continue
   input+=("pages/${page##*/}")
   sed -E -e "s@\]\((docs/)?(${pages%|})(#[^)]*)?\)@](=\2)@g" -e 's@(^|[^!])\[([^]]*)\]\([^=h][^) ]*\)@\1\2@g' -e 's@\]\(=@](@g' \

@@ -1,7 +1,10 @@
 // The blocks of C++ on the pages of docs, as they stand: blocks.sh makes a function of each. One that does not compile is an error at the
 // page's line; most run, too, in a directory of their own. README's program is built and run by tests/install.
 #include <tern/tern.h>
+#include <unistd.h>
 
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -127,6 +130,8 @@ struct Page_own_op : Page {
   static Matrix size_of(const Tensor& x) { return {x.size(0), x.size(1)}; }
 };
 
+struct Page_tutorial : Page {};
+
 struct Page_precision : Page {
   nn::DecoderLM model = small_model();
   train::AdamW optimizer{nn::parameters(model)};
@@ -148,7 +153,32 @@ void try_block() {
 struct Block {
   std::string place;
   void (*attempt)();
+  std::vector<std::string> printed;  ///< by a program's runs, one after another
 };
+
+/// What f writes to standard output.
+std::string printed_by(void (*f)()) {
+  std::cout.flush();
+  std::fflush(stdout);
+  const int before = ::dup(STDOUT_FILENO);
+  std::FILE* const file = std::tmpfile();
+  ::dup2(::fileno(file), STDOUT_FILENO);
+  std::string error;
+  try {
+    f();
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  std::cout.flush();
+  std::fflush(stdout);
+  ::dup2(before, STDOUT_FILENO);
+  ::close(before);
+  std::string result(static_cast<std::size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  result.resize(std::fread(result.data(), 1, result.size(), file));
+  std::fclose(file);
+  return result + error;
+}
 
 #include "page_blocks.h"
 
@@ -161,7 +191,8 @@ TEST_CASE("The C++ of the pages compiles and runs") {
     INFO("docs/" << block.place);
     fs::current_path(directory.path());
     manual_seed(1);
-    CHECK_NOTHROW(block.attempt());
+    if (block.printed.empty()) CHECK_NOTHROW(block.attempt());
+    for (const std::string& printed : block.printed) CHECK(printed_by(block.attempt) == printed);
     fs::current_path(before);
   }
 }

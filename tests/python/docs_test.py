@@ -1,21 +1,43 @@
-"""The programs of docs/python.md run, and print what the page says."""
+"""The programs of docs/python.md and docs/tutorial.md run, and print what the pages say."""
 
 import pathlib
 import re
 
+import pytest
 import tern
 
-PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "python.md").read_text()
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 
-def test_the_first_program_prints_what_stands_below_it(capsys):
-    program, printed = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", PAGE, re.DOTALL).groups()
-    exec(compile(program, "docs/python.md", "exec"), {})
-    assert capsys.readouterr().out == printed
+def programs_of(page):
+    """Each program with what its runs print, one after another: the plain blocks from there to the next program or heading."""
+    result, is_open = [], False
+    for language, text in re.findall(r"^```(\w*)\n(.*?)^```$|^#", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE):
+        if language == "python":
+            result.append((text, []))
+        elif text and not language and result and is_open:
+            result[-1][1].append(text)
+        is_open = language == "python" or is_open and text != "" and not language
+    return result
+
+
+PROGRAMS = [(page, *program) for page in ("python.md", "tutorial.md") for program in programs_of(page) if program[1]]
+
+
+def test_the_programs_are_there():
+    assert [page for page, _, _ in PROGRAMS] == ["python.md"] + 5 * ["tutorial.md"]
+
+
+@pytest.mark.parametrize("page, program, printed", PROGRAMS)
+def test_a_program_prints_what_stands_below_it(page, program, printed, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for text in printed:
+        exec(compile(program, page, "exec"), {})
+        assert capsys.readouterr().out == text
 
 
 def test_the_module_of_ones_own_is_one():
-    programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    programs = [text for text, _ in programs_of("python.md")]
     assert len(programs) == 3
     names = {"tern": tern, "nn": tern.nn}
     exec(compile(programs[1], "docs/python.md", "exec"), names)
@@ -26,6 +48,6 @@ def test_the_module_of_ones_own_is_one():
 
 def test_the_op_of_ones_own_has_a_gradient():
     names = {"tern": tern}
-    exec(compile(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[2], "docs/python.md", "exec"), names)
+    exec(compile(programs_of("python.md")[2][0], "docs/python.md", "exec"), names)
     x = tern.tensor([1.0, 2.0], dtype=tern.f64, requires_grad=True)
     assert tern.gradcheck(names["Cube"].apply, x) and tern.gradgradcheck(names["Cube"].apply, x)
