@@ -197,6 +197,21 @@ TEST_CASE("The C++ of the pages compiles and runs") {
   }
 }
 
+TEST_CASE("Programs of the pages print the same on a GPU", "[cuda]") {
+  const test::TempDirectory directory;
+  const fs::path before = fs::current_path();
+  const DeviceScope scope(cuda());
+  for (const Block& block : blocks) {
+    INFO("docs/" << block.place);
+    fs::current_path(directory.path());
+    for (std::string printed : block.printed) {
+      for (std::size_t at = 0; (at = printed.find("on cpu", at)) != std::string::npos;) printed.replace(at, 6, "on cuda:0");
+      CHECK(printed_by(block.attempt) == printed);
+    }
+    fs::current_path(before);
+  }
+}
+
 TEST_CASE("Every block of C++ on the pages is tried") {
   std::size_t count = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(test::source_directory) / "docs")) {
