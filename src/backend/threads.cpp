@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/blocked_signals.h"
 #include "backend/control_group.h"
 #include "backend/device.h"
 
@@ -169,10 +169,7 @@ class ThreadPool {
   void grow(int count) {
     static const int enough = processors() - 1;
     while (static_cast<int>(workers_.size()) < std::min(count, enough)) {
-      // Signals are handled by the program's own threads.
-      sigset_t all, before;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, &all, &before);
+      const BlockedSignals blocked(BlockedSignals::Which::of_programs);  // the program's own threads handle them
       auto worker = std::make_unique<Worker>();
       worker->round = round_;
       try {
@@ -181,7 +178,6 @@ class ThreadPool {
       } catch (const std::system_error&) {
         count = 0;
       }
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
   }
 

@@ -4,17 +4,20 @@
 //   faults calls  PROGRAM SHIM STEP   over an earlier run, every STEP-th system call on its directory fails, in each of the shim's ways
 //   faults again  PROGRAM SHIM STEP   likewise, while an earlier run goes on by --resume
 //   faults resumes PROGRAM N          SIGKILL at random times, also where a killed training goes on, until N have gone on
-//   faults signals PROGRAM N          SIGTERM, SIGINT and SIGHUP, likewise
+//   faults signals PROGRAM N [WIDTH [LAUNCHER]]   SIGTERM, SIGINT and SIGHUP, likewise, to a model of that width (8); with LAUNCHER, which
+//                                     is tern-launch, to two processes of it
 //
-// PROGRAM is tern-translate. After each end: an earlier run is there as it was, or the new one is there whole; a next training is not
-// refused; no line of a log is torn; and where there is a checkpoint, --resume gives the model and the log, bit for bit, of a training that
-// was never ended. Ends with 1 if one of these does not hold, and prints counts.
+// PROGRAM is tern-translate. From a width of 256 on, products are long enough for oneDNN. After each end: an earlier run is there as it
+// was, or the new one is there whole; a next training is not refused; no line of a log is torn; and where there is a checkpoint, --resume
+// gives the model and the log, bit for bit, of a training that was never ended. Ends with 1 if one of these does not hold, and prints
+// counts.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -75,23 +78,36 @@ pid_t start_program(std::vector<std::string> words, const Variables& variables) 
   ::_exit(127);
 }
 
+/// What is trained. Two processes where there is a launcher, else one.
+struct Training {
+  std::string program, width = "8", launcher = {};
+
+  std::vector<std::string> command(const std::vector<std::string>& words) const {
+    std::vector<std::string> all{program, "train"};
+    if (!launcher.empty()) all.insert(all.begin(), {launcher, "-n", "2"});
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+};
+
 /// Of one update an epoch. `every`: updates between checkpoints.
-pid_t start(const std::string& program, const fs::path& data, const fs::path& out, int updates, const Variables& variables = {},
+pid_t start(const Training& training, const fs::path& data, const fs::path& out, int updates, const Variables& variables = {},
             long every = 0) {
-  std::vector<std::string> words{program, "train", "--data", data, "--src", "de", "--tgt", "en", "--out", out};
+  std::vector<std::string> words = training.command({"--data", data, "--src", "de", "--tgt", "en", "--out", out});
   std::istringstream small(
-      "--preset quick --vocab 270 --length 24 --width 8 --layers 1 --heads 1 --ff 8 --batch-tokens 0 --batch-size 16 --threads 1 "
+      "--preset quick --vocab 270 --length 24 --layers 1 --heads 1 --batch-tokens 0 --batch-size 16 --threads 1 "
       "--device cpu --schedule constant --warmup 0 --dropout 0.1 --bleu-every 0 --patience 0 --beam 1");
   for (std::string word; small >> word;) words.push_back(word);
+  words.insert(words.end(), {"--width", training.width, "--ff", training.width});
   words.insert(words.end(), {"--updates", fmt::to_string(updates), "--epochs", fmt::to_string(updates)});
   words.insert(words.end(), {"--checkpoint-every", fmt::to_string(every)});
   return start_program(words, variables);
 }
 
-pid_t start_again(const std::string& program, const fs::path& out, int updates, const Variables& variables = {}) {
+pid_t start_again(const Training& training, const fs::path& out, int updates, const Variables& variables = {}) {
   const std::string count = fmt::to_string(updates);
   return start_program(
-      {program, "train", "--resume", "--out", out, "--threads", "1", "--device", "cpu", "--updates", count, "--epochs", count}, variables);
+      training.command({"--resume", "--out", out, "--threads", "1", "--device", "cpu", "--updates", count, "--epochs", count}), variables);
 }
 
 /// The exit code, or 128 + N for a death by signal N.
@@ -138,10 +154,10 @@ bool has_checkpoint(const fs::path& directory) {
 }
 
 /// Lets a run go on to so many updates, where it has a checkpoint.
-void check_resumes(const std::string& program, const fs::path& directory, int updates, const Outcome& wanted, const std::string& name,
+void check_resumes(const Training& training, const fs::path& directory, int updates, const Outcome& wanted, const std::string& name,
                    Tally& tally) {
   if (!has_checkpoint(directory)) return;
-  if (const int code = finish(start_again(program, directory, updates)); code != 0)
+  if (const int code = finish(start_again(training, directory, updates)); code != 0)
     return tally.fault(fmt::format("{}: --resume ended with {}", name, code));
   if (outcome(directory) != wanted) return tally.fault(name + ": what went on is not what was never ended");
   ++tally.resumed;
@@ -190,13 +206,17 @@ void check_directory(const fs::path& directory, const Files& before, const std::
 struct Place {
   const TempDirectory temporary;
   const fs::path data = temporary / "data", old = temporary / "old", run = temporary / "run", spare = temporary / "spare";
-  Outcome whole;  ///< of so many updates
+  Outcome whole;          ///< of so many updates
+  long microseconds = 0;  ///< that these took
 
-  explicit Place(const std::string& program, int updates) {
+  Place(const Training& training, int updates) {
     write_corpus(data);
-    for (const auto& [path, count] : {std::pair(old, 2), std::pair(run, updates)})
-      if (const int code = finish(start(program, data, path, count)); code != 0)
+    for (const auto& [path, count] : {std::pair(old, 2), std::pair(run, updates)}) {
+      const auto begin = std::chrono::steady_clock::now();
+      if (const int code = finish(start(training, data, path, count)); code != 0)
         throw std::runtime_error(fmt::format("training ended with {}", code));
+      microseconds = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
+    }
     whole = outcome(run);
   }
   void reset(bool has_old) const {
@@ -214,15 +234,15 @@ struct Place {
   }
 };
 
-long kills(const std::string& program, long count) {
-  const Place place(program, 2);
+long kills(const Training& training, long count) {
+  const Place place(training, 2);
   const Files before = contents(place.old);
   Tally random, early;
   std::minstd_rand numbers(1);
   for (long i = 0; i < count; ++i) {
     const bool is_early = i % 2 == 0, has_old = i % 4 == 1;
     place.reset(has_old);
-    const pid_t child = start(program, place.data, place.run, 1000);
+    const pid_t child = start(training, place.data, place.run, 1000);
     if (is_early)
       for (int tries = 0; !fs::exists(place.run) && tries < 10'000'000; ++tries) continue;
     ::usleep(is_early ? static_cast<useconds_t>(numbers() % 5000) : static_cast<useconds_t>(numbers() % 400'000));
@@ -235,9 +255,9 @@ long kills(const std::string& program, long count) {
   return random.faults + early.faults;
 }
 
-long calls(const std::string& program, const std::string& shim, long step, bool goes_on) {
+long calls(const Training& training, const std::string& shim, long step, bool goes_on) {
   constexpr int updates = 3;
-  const Place place(program, updates);
+  const Place place(training, updates);
   const Files before = contents(place.old);
   const fs::path counted = place.temporary / "count";
   const auto run = [&](const std::string& kind, long at) {
@@ -248,8 +268,8 @@ long calls(const std::string& program, const std::string& shim, long step, bool 
                               {"TERN_FAULT_AT", fmt::to_string(at)},
                               {"TERN_FAULT_SPARE", place.spare},
                               {"TERN_FAULT_COUNT", counted}};
-    return finish(goes_on ? start_again(program, place.run, updates, variables)
-                          : start(program, place.data, place.run, updates, variables, 1));
+    return finish(goes_on ? start_again(training, place.run, updates, variables)
+                          : start(training, place.data, place.run, updates, variables, 1));
   };
   if (run("eio", 0) != 0) throw std::runtime_error("training under the shim failed");
   const long last = std::stol(slurp(counted));
@@ -266,7 +286,7 @@ long calls(const std::string& program, const std::string& shim, long step, bool 
       // A fault of the disk is 1 where it cost the model, and nothing where it did not; the shim ends a training whose power it cuts.
       const bool is_cut = kind.starts_with("cut");
       if (is_cut ? code != 99 : code != 0 && code != 1) tally.fault(fmt::format("{}: exit code {}", name, code));
-      check_resumes(program, place.copy(), updates, place.whole, name, tally);
+      check_resumes(training, place.copy(), updates, place.whole, name, tally);
       check_directory(place.run, before, name, tally);
     }
     tally.print(kind);
@@ -277,13 +297,13 @@ long calls(const std::string& program, const std::string& shim, long step, bool 
 }
 
 /// Ends at random times, by SIGKILL or by signals that write a checkpoint, until what went on comes to its end.
-long ends(const std::string& program, long count, bool kills) {
+long ends(const Training& training, long count, bool kills) {
   constexpr int updates = 40;
-  const Place place(program, updates);
+  const Place place(training, updates);
   Tally tally;
   std::minstd_rand numbers(2);
   const auto end = [&](pid_t child, int signal, const std::string& name) {
-    ::usleep(static_cast<useconds_t>(numbers() % 300'000));
+    ::usleep(static_cast<useconds_t>(static_cast<long>(numbers()) % place.microseconds));
     ::kill(child, signal);
     ++tally.ends;
     const int code = finish(child);
@@ -296,7 +316,7 @@ long ends(const std::string& program, long count, bool kills) {
     constexpr int signals[] = {SIGTERM, SIGINT, SIGHUP};
     const int signal = kills ? SIGKILL : signals[i % 3];
     place.reset(false);
-    const int code = end(start(program, place.data, place.run, updates, {}, static_cast<long>(numbers() % 4)), signal, name);
+    const int code = end(start(training, place.data, place.run, updates, {}, static_cast<long>(numbers() % 4)), signal, name);
     if (!has_checkpoint(place.run)) {
       // Nothing is written before the first update.
       if (!kills && fs::exists(place.run)) tally.fault(name + ": something is left without a checkpoint");
@@ -305,8 +325,8 @@ long ends(const std::string& program, long count, bool kills) {
       continue;
     }
     ++tally.new_runs;
-    if (i % 2 == 1) end(start_again(program, place.run, updates), signal, name + ", again");
-    check_resumes(program, place.run, updates, place.whole, name, tally);
+    if (i % 2 == 1) end(start_again(training, place.run, updates), signal, name + ", again");
+    check_resumes(training, place.run, updates, place.whole, name, tally);
   }
   tally.print(kills ? "kills, then --resume" : "signals, then --resume");
   if (tally.resumed < count) tally.fault(fmt::format("{} trainings of {} went on", tally.resumed, count));
@@ -320,11 +340,15 @@ int main(int argc, char** argv) {
   try {
     const auto code = [](long faults) { return faults == 0 ? 0 : 1; };
     const std::string what = words.empty() ? "" : words[0];
-    if (words.size() == 3 && what == "kills") return code(kills(words[1], std::stol(words[2])));
-    if (words.size() == 3 && (what == "resumes" || what == "signals")) return code(ends(words[1], std::stol(words[2]), what == "resumes"));
+    if (words.size() == 3 && what == "kills") return code(kills({words[1]}, std::stol(words[2])));
+    if (words.size() == 3 && what == "resumes") return code(ends({words[1]}, std::stol(words[2]), true));
+    if (words.size() >= 3 && words.size() <= 5 && what == "signals")
+      return code(ends({words[1], words.size() > 3 ? words[3] : "8", words.size() > 4 ? words[4] : ""}, std::stol(words[2]), false));
     if (words.size() == 4 && (what == "calls" || what == "again"))
-      return code(calls(words[1], words[2], std::stol(words[3]), what == "again"));
-    fmt::print(stderr, "usage: faults kills|resumes|signals PROGRAM N | faults calls|again PROGRAM SHIM STEP\n");
+      return code(calls({words[1]}, words[2], std::stol(words[3]), what == "again"));
+    fmt::print(stderr,
+               "usage: faults kills|resumes PROGRAM N | faults signals PROGRAM N [WIDTH [LAUNCHER]] | "
+               "faults calls|again PROGRAM SHIM STEP\n");
     return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "faults: {}\n", error.what());

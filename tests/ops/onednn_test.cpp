@@ -1,5 +1,19 @@
-// oneDNN's product of float32, in builds with oneDNN, against a sum in float64.
+// oneDNN's products, in builds with oneDNN: of float32 against a sum in float64, and all of them under signals.
 #include "ops/cpu/onednn.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
 
 #include "kernel_array.h"
 #include "skip.h"
@@ -31,4 +45,112 @@ TEST_CASE("oneDNN's product of float32 is that of float64, rounded") {
             },
             8);
       }
+}
+
+namespace {
+
+std::atomic<long> handled{0}, off_the_stack{0};
+std::size_t stack_bytes = 0;
+
+/// Uses 16 KiB of stack, and counts frames that do not lie below the top of the thread's stack: environ in main's thread, the thread's own
+/// data in the others.
+void handle(int) {
+  volatile char used[1 << 14];
+  for (std::size_t i = 0; i < sizeof used; i += 64) used[i] = 1;
+  const bool is_main = ::getpid() == ::syscall(SYS_gettid);
+  const auto top = is_main ? reinterpret_cast<std::uintptr_t>(environ) : static_cast<std::uintptr_t>(::pthread_self());
+  if (top - reinterpret_cast<std::uintptr_t>(used) > stack_bytes) ++off_the_stack;
+  ++handled;
+}
+
+/// Scope in which a thread sends signals to all others, each about 2000 times a second.
+class Signals {
+ public:
+  Signals() {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_STACK, &limit);
+    stack_bytes = std::min<std::size_t>(limit.rlim_cur, std::size_t{64} << 20);
+    struct sigaction action{};
+    action.sa_handler = handle;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGUSR1, &action, &before_);
+    handled = off_the_stack = 0;
+    sender_ = std::thread([this] {
+      const auto own = ::syscall(SYS_gettid);
+      while (!is_over_) {
+        std::this_thread::sleep_for(std::chrono::microseconds(450));
+        DIR* const threads = ::opendir("/proc/self/task");
+        while (const dirent* const entry = ::readdir(threads))
+          if (const long thread = std::atol(entry->d_name); thread > 0 && thread != own) ::syscall(SYS_tgkill, ::getpid(), thread, SIGUSR1);
+        ::closedir(threads);
+      }
+    });
+  }
+  ~Signals() {
+    is_over_ = true;
+    sender_.join();
+    ::sigaction(SIGUSR1, &before_, nullptr);
+  }
+
+ private:
+  std::atomic<bool> is_over_{false};
+  struct sigaction before_{};
+  std::thread sender_;
+};
+
+/// Calls multiply(size, a, b, c) for 20 sizes and every layout in three threads, until 300 signals have come, and wants the bits of a quiet
+/// call. Returns false if there is no such product here.
+template <class T>
+bool products_bear_signals(const std::function<bool(gemm::Sizes, gemm::Matrix<const T>, gemm::Matrix<const T>, T*)>& multiply) {
+  constexpr std::int64_t largest = 320, padding = 3;
+  const auto random = [](std::uint32_t seed) {
+    Array array({(largest + padding) * (largest + padding)}, dtype_of<T>);
+    array.random(-1, 1, seed);
+    return array;
+  };
+  const Array a = random(1), b = random(2);
+  const auto product = [&](int number) {
+    const std::int64_t n = 128 + 10 * (number % 20);  // deeper than 170 it uses the workspace
+    const bool a_columns = number / 20 % 2 == 1, b_columns = number / 40 == 1;
+    const std::int64_t row = n + number % 2 * padding;
+    std::vector<T> c(static_cast<std::size_t>(n * n));
+    const bool is_there = multiply({n, n, n}, {a.view.as<const T>(), a_columns ? 1 : row, a_columns ? row : 1},
+                                   {b.view.as<const T>(), b_columns ? 1 : row, b_columns ? row : 1}, c.data());
+    return is_there ? c : std::vector<T>{};
+  };
+  constexpr int count = 80;
+  std::vector<std::vector<T>> quiet;
+  for (int number = 0; number < count; ++number) quiet.push_back(product(number));
+  if (quiet.back().empty()) return false;
+  std::atomic<long> wrong{0};
+  const Signals signals;
+  const auto work = [&](int first) {
+    for (int i = 0; i < count || handled < 300; ++i) {
+      const int number = (first + i) % count;
+      const std::vector<T> c = product(number);
+      wrong += std::memcmp(c.data(), quiet[static_cast<std::size_t>(number)].data(), c.size() * sizeof(T)) != 0;
+    }
+  };
+  std::thread second(work, 27), third(work, 54);
+  work(0);
+  second.join();
+  third.join();
+  CHECK(handled >= 300);
+  CHECK(off_the_stack == 0);
+  CHECK(wrong == 0);
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("Signals during oneDNN's products of float32 leave memory and results as they are") {
+  if (!products_bear_signals<float>(
+          [](auto size, auto a, auto b, float* c) { return onednn::multiply(size, 1.0f, a, b, c, size.columns, false); }))
+    skip("this build has no oneDNN");
+}
+
+TEST_CASE("Signals during oneDNN's products of bfloat16 leave memory and results as they are") {
+  if (!products_bear_signals<bf16>(
+          [](auto size, auto a, auto b, bf16* c) { return onednn::multiply(size, 1.0, a, b, c, size.columns, false); }))
+    skip("this build or processor has no such products");
 }

@@ -1,6 +1,7 @@
 """The Tensor class: indexing, operators, numbers, autograd, errors, scopes and threads."""
 
 import gc
+import signal
 import sys
 import threading
 import time
@@ -240,6 +241,31 @@ def test_threads_add_to_one_models_gradients():
     for thread in threads:
         thread.join()
     assert model.bias.grad.tolist() == [4 * 20 * 16] * 4
+
+
+def test_signals_during_products_change_nothing():
+    tern.manual_seed(0)
+    factors = [(tern.randn((n, n)), tern.randn((n, n))) for n in range(128, 328, 10)]
+
+    def products():
+        return [tern.matmul(a, b).sum().item() for a, b in factors]
+
+    quiet, count = products(), 0
+
+    def handle(number, frame):
+        nonlocal count
+        count += 1
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        end = time.monotonic() + 20
+        while count < 100 and time.monotonic() < end:
+            assert products() == quiet
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert count >= 100
 
 
 def test_random_numbers_follow_the_seed():

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
+
+#include "backend/blocked_signals.h"
 #endif
 
 namespace tern::onednn {
@@ -46,6 +48,9 @@ class OpenMpThreads {
  private:
   int before_ = omp_get_max_threads();
 };
+
+/// True if a product stays on the calling thread if OpenMpThreads says so: oneDNN's threads are OpenMP's, or it has none.
+constexpr bool stays_on_thread = DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ;
 
 /// Layout of a (rows, columns) matrix in BLAS terms: transposed or not, the leading dimension, and the length of a contiguous line.
 struct Layout {
@@ -90,7 +95,7 @@ bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a,
 
 bool is_faster(gemm::Sizes size, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b) {
   constexpr std::int64_t fewest = 1 << 22;
-  static const bool has = __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
+  static const bool has = stays_on_thread && __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
   if (!has || size.rows * size.columns < 1 || size.depth < 1) return false;
   return size.rows * size.columns * size.depth >= fewest && Layout(a, size.rows, size.depth).is_valid() &&
          Layout(b, size.depth, size.columns).is_valid();
@@ -98,8 +103,12 @@ bool is_faster(gemm::Sizes size, const gemm::Matrix<const float>& a, const gemm:
 
 bool multiply(gemm::Sizes size, float alpha, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b, float* c,
               std::int64_t c_stride, bool add) {
+  if (!stays_on_thread) return false;
   const Layout left(a, size.rows, size.depth), right(b, size.depth, size.columns);
   const OpenMpThreads one(1);
+  // Signals: in oneDNN up to 3.11, compiled code of deep float32 products keeps the stack pointer in memory from malloc, and a handler's
+  // frame overwrites what is there. Its matmul primitive runs the same code for padded rows. Its products of bfloat16 have other code.
+  const backend::BlockedSignals blocked(backend::BlockedSignals::Which::all);
   return dnnl_sgemm(left.transposed, right.transposed, size.rows, size.columns, size.depth, alpha, a.data, left.leading, b.data,
                     right.leading, add ? 1.0f : 0.0f, c, c_stride) == dnnl_success;
 }

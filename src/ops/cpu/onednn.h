@@ -14,8 +14,8 @@ bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a,
 /// depends on the product's sizes and strides alone, not on threads, because the two sum in different orders.
 bool is_faster(gemm::Sizes size, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b);
 
-/// The same for float32 operands that is_faster or a test chose, on the calling thread alone. Returns false, and does nothing, in a build
-/// without oneDNN, and if oneDNN fails.
+/// The same for float32 operands that is_faster or a test chose, on the calling thread alone, which handles no signal meanwhile. Returns
+/// false, and does nothing, in a build without oneDNN or with one on other threads than OpenMP's, and if oneDNN fails.
 bool multiply(gemm::Sizes size, float alpha, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b, float* c,
               std::int64_t c_stride, bool add);
 
