@@ -99,8 +99,7 @@ class Launcher {
       if (drain_until_ && Clock::now() >= *drain_until_) break;  // a grandchild holds a pipe open
       wait_for_output();
     }
-    if (code_) return *code_;
-    return 0;
+    return code_ ? *code_ : passed_on_ != 0 ? 128 + passed_on_ : 0;
   }
 
  private:
@@ -169,16 +168,19 @@ class Launcher {
       if (process.status || ::waitpid(process.pid, &status, WNOHANG) != process.pid) continue;
       process.status = status;
       // Among processes that ended at the same time, one that was killed by a signal is the cause of the others' failures.
-      if (status != 0 && (!failed || (WIFSIGNALED(status) && !WIFSIGNALED(*failed->status)))) failed = &process;
+      if (is_failure(status) && (!failed || (WIFSIGNALED(status) && !WIFSIGNALED(*failed->status)))) failed = &process;
     }
     if (failed && !code_) fail(*failed, *failed->status);
     return std::any_of(processes_.begin(), processes_.end(), [](const Process& process) { return !process.status; });
   }
 
+  static int exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+  /// A process that was asked to stop ends with 0, or with the code of the signal.
+  bool is_failure(int status) const { return status != 0 && (passed_on_ == 0 || exit_code(status) != 128 + passed_on_); }
+
   void fail(const Process& process, int status) {
-    code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    const bool was_asked = passed_on_ != 0;
-    if (was_asked) return;  // the processes were asked to stop
+    code_ = exit_code(status);
     const std::string how = WIFSIGNALED(status) ? fmt::format("died by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
                                                 : fmt::format("ended with exit code {}", WEXITSTATUS(status));
     const auto left = std::count_if(processes_.begin(), processes_.end(), [](const Process& each) { return !each.status; });
@@ -196,8 +198,7 @@ class Launcher {
     const int signal = apps::stop_signal();
     if (signal == 0 || passed_on_ == signal) return;
     passed_on_ = signal;
-    if (!code_) code_ = 128 + signal;
-    // No grace period here: the processes may be writing a checkpoint. A second Ctrl-C kills them.
+    // No grace period here: the processes may be writing a checkpoint. A second Ctrl-C kills them, and one that fails ends the others.
     signal_all(signal);
   }
 

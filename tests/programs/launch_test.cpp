@@ -118,6 +118,25 @@ TEST_CASE("tern-launch passes a signal on to every process, once, and waits for 
   CHECK_FALSE(contains(slurp(err), "tern-launch: "));
 }
 
+TEST_CASE("tern-launch names a process that fails while all are asked to stop, and ends with its code") {
+  for (const auto& [end, code, how] :
+       {std::tuple{"kill -ABRT $$", 128 + SIGABRT, ") died by signal 6 (Aborted)"}, std::tuple{"exit 7", 7, ") ended with exit code 7"}}) {
+    const TempDirectory directory;
+    const std::string text = "trap 'if [ $RANK = 1 ]; then " + std::string(end) + "; fi; exit 143' TERM; echo >> " +
+                             (directory / "ready").string() + "; while true; do sleep 0.05; done";
+    const std::string in = directory / "in", out = directory / "out", err = directory / "err";
+    tern::test::spill(in, "");
+    const pid_t pid = start(launch, script({"-n", "3"}, text), in, out, err);
+    for (int i = 0; i < 500 && sorted_lines(slurp(directory / "ready")).size() < 3; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ::kill(pid, SIGTERM);
+    CHECK(finish(pid) == code);
+    CHECK(contains(slurp(err), "tern-launch: rank 1 (process "));
+    CHECK(contains(slurp(err), how));
+    CHECK(sorted_lines(slurp(err)).size() == 1);
+  }
+}
+
 TEST_CASE("tern-launch that is killed leaves no process behind") {
   const TempDirectory directory;
   const std::string in = directory / "in", out = directory / "out", err = directory / "err";
