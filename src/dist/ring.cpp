@@ -6,8 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <vector>
 
 #include "backend/error.h"
+#include "backend/parse_number.h"
+#include "dist/lobby.h"
 
 namespace tern::dist {
 
@@ -16,33 +20,51 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr char goodbye[] = "goodbye\n";
-constexpr std::size_t rank_digits = 8;
+
+std::string introduction(int rank) { return fmt::format("tern-ring {:>8}\n", rank); }
+
+/// Untrusted text for a message.
+std::string shown(std::string text) {
+  text.resize(std::min<std::size_t>(text.size(), 60));
+  for (char& c : text)
+    if (c < ' ' || c > '~') c = '?';
+  return text;
+}
+
+/// Connects to a rank at what the store has as its address and port.
+Socket connect(int rank, const std::string& where, Deadline deadline) {
+  const std::size_t space = where.find(' ');
+  const auto port = space == std::string::npos ? std::nullopt : backend::parse_number<std::uint16_t>(where.substr(space + 1));
+  if (!port)
+    fail("dist", fmt::format("rank {}: expected its address and port in the store, as \"127.0.0.1 12345\", but got \"{}\": does another "
+                             "program write to the store?",
+                             rank, shown(where)));
+  return Socket::connect(shown(where.substr(0, space)), *port, fmt::format("rank {}", rank), deadline);
+}
 
 }  // namespace
 
 Ring::Ring(const LaunchEnvironment& environment, Store& store, std::chrono::milliseconds timeout) {
   const int rank = environment.rank, size = environment.size;
   const Deadline deadline = deadline_in(timeout);
-  const Socket listener = Socket::listen(address_towards(environment.master_address), 0);
-  store.set(fmt::format("ring/{}", rank), fmt::format("{} {}", listener.address(), listener.port()));
-
   next_.rank = (rank + 1) % size;
-  const std::string address = store.get(fmt::format("ring/{}", next_.rank), timeout);
-  const std::size_t space = address.find(' ');
-  next_.socket = Socket::connect(address.substr(0, space), static_cast<std::uint16_t>(std::stoi(address.substr(space + 1))), deadline);
-  next_.socket.send(fmt::format("{:>{}}", rank, rank_digits), deadline);
-
   previous_.rank = (rank + size - 1) % size;
-  pollfd calling{listener.fd(), POLLIN, 0};
-  for (;;) {
-    const int count = ::poll(&calling, 1, poll_timeout(deadline));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0)
+  Lobby lobby(Socket::listen(address_towards(environment.master_address), 0), introduction(previous_.rank));
+  store.set(fmt::format("ring/{}", rank), fmt::format("{} {}", lobby.address(), lobby.port()));
+  const std::string key = fmt::format("ring/{}", next_.rank);
+  next_.socket = connect(next_.rank, store.get(key, timeout), deadline);
+  next_.socket.send(introduction(rank), deadline);
+
+  while (!previous_.socket.is_open()) {
+    std::vector<pollfd> entries;
+    lobby.add_to(entries);
+    const int patience = lobby.patience(), left = poll_timeout(deadline);
+    const int count = ::poll(entries.data(), entries.size(), patience < 0 ? left : std::min(patience, left));
+    if (count > 0)
+      for (Socket& socket : lobby.admit(entries)) previous_.socket = std::move(socket);
+    if (!previous_.socket.is_open() && has_passed(deadline))
       fail("dist",
            fmt::format("rank {} of {} did not come within {:g} s", previous_.rank, size, std::chrono::duration<double>(timeout).count()));
-    previous_.socket = listener.accept();
-    // Any program may connect to the port: connections that do not introduce themselves are dropped.
-    if (previous_.socket.receive(rank_digits, deadline) == fmt::format("{:>{}}", previous_.rank, rank_digits)) break;
   }
 }
 

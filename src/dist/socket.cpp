@@ -24,18 +24,29 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-Addresses resolve(const std::string& host, std::uint16_t port, bool listens) {
+/// `who`, if not empty, names the process in the error.
+Addresses resolve(const std::string& host, std::uint16_t port, bool listens, const std::string& who = "") {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (listens ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
   if (const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); code != 0)
-    tern::fail("dist", fmt::format("expected the name or address of a machine but got \"{}\": {}", host, ::gai_strerror(code)));
+    tern::fail("dist", fmt::format("{}{}expected the name or address of a machine but got \"{}\": {}", who, who.empty() ? "" : ": ", host,
+                                   ::gai_strerror(code)));
   return {found, ::freeaddrinfo};
 }
 
 std::string text_of(const std::string& host, std::uint16_t port) { return fmt::format("{}:{}", host, port); }
+
+std::string name_of(const sockaddr_storage& address, socklen_t size) {
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+  return fmt::format("{}:{}", host, port);
+}
+
+/// True for the error of a call that has nothing to do now, and may have later.
+bool is_moment(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 int open_socket(const addrinfo& address) {
   const int fd = ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, address.ai_protocol);
@@ -61,6 +72,8 @@ Socket Socket::listen(const std::string& host, std::uint16_t port) {
     Socket socket(open_socket(*address), text_of(host, port));
     const int on = 1;
     if (socket.is_open()) ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    // A caller that has gone before accept() must not make it wait for the next.
+    if (socket.is_open()) ::fcntl(socket.fd(), F_SETFL, O_NONBLOCK);
     if (socket.is_open() && ::bind(socket.fd(), address->ai_addr, address->ai_addrlen) == 0 && ::listen(socket.fd(), 1024) == 0)
       return socket;
     error = errno;
@@ -69,11 +82,11 @@ Socket Socket::listen(const std::string& host, std::uint16_t port) {
                                  std::strerror(error)));
 }
 
-Socket Socket::connect(const std::string& host, std::uint16_t port, Deadline deadline) {
+Socket Socket::connect(const std::string& host, std::uint16_t port, const std::string& who, Deadline deadline) {
   using namespace std::chrono_literals;
   std::string reason = "no answer";
   for (auto pause = 5ms;; pause = std::min<std::chrono::milliseconds>(2 * pause, 200ms)) {
-    const Addresses addresses = resolve(host, port, false);
+    const Addresses addresses = resolve(host, port, false, who);
     for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
       Socket socket(open_socket(*address), text_of(host, port));
       if (!socket.is_open()) continue;
@@ -93,15 +106,18 @@ Socket Socket::connect(const std::string& host, std::uint16_t port, Deadline dea
       reason = std::strerror(error);
     }
     if (has_passed(deadline - pause))
-      tern::fail("dist", fmt::format("{} does not answer ({}): does the process of rank 0 run there?", text_of(host, port), reason));
+      tern::fail("dist", fmt::format("{} does not answer ({}): does the process of {} run there?", text_of(host, port), reason, who));
     std::this_thread::sleep_for(pause);
   }
 }
 
-Socket Socket::accept() const {
+Socket Socket::accept(bool& lacks_descriptors) const {
   for (;;) {
-    const int accepted = ::accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (accepted >= 0) return {accepted, "a peer"};
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    const int accepted = ::accept4(fd(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (accepted >= 0) return {accepted, name_of(address, size)};
+    lacks_descriptors = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     if (errno != EINTR) return {};
   }
 }
@@ -135,6 +151,21 @@ std::string Socket::receive(std::size_t count, Deadline deadline) {
     else if (errno != EINTR) fail(std::strerror(errno));
   }
   return bytes;
+}
+
+bool Socket::send_some(std::string_view bytes, std::size_t& sent) {
+  const ssize_t count = ::send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  sent = static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+  return count >= 0 || is_moment(errno);
+}
+
+bool Socket::receive_some(std::string& bytes, std::size_t most) {
+  const std::size_t before = bytes.size();
+  bytes.resize(before + most);
+  const ssize_t count = ::recv(fd(), bytes.data() + before, most, MSG_DONTWAIT);
+  const int error = errno;
+  bytes.resize(before + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  return count > 0 || (count < 0 && is_moment(error));
 }
 
 std::uint16_t Socket::port() const {

@@ -1,6 +1,7 @@
 #include <cuda.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -159,8 +160,10 @@ std::unique_ptr<PeerCopies> PeerCopies::make(const LaunchEnvironment& environmen
   if (memories.empty()) return nullptr;
   const std::string opened = tried([&] {
     for (const int other : self->others_) {
+      const std::string& bytes = memories[static_cast<std::size_t>(other)];
       cudaIpcMemHandle_t handle;
-      std::memcpy(&handle, memories[static_cast<std::size_t>(other)].data(), sizeof handle);
+      if (bytes.size() != sizeof handle) fail("dist", "expected a handle of memory from rank " + std::to_string(other));
+      std::memcpy(&handle, bytes.data(), sizeof handle);
       void* slots = nullptr;
       gpu::check(cudaIpcOpenMemHandle(&slots, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
       self->slots_[static_cast<std::size_t>(other)] = static_cast<char*>(slots);
@@ -176,7 +179,9 @@ void PeerCopies::map_flags(const std::string& name, bool is_creator) {
   if (file < 0) fail("dist", "shared memory could not be opened");
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   flag_bytes_ = round_up(flag_bytes_, page);
-  const bool has_size = !is_creator || ftruncate(file, static_cast<off_t>(flag_bytes_)) == 0;
+  struct stat known{};
+  const bool has_size = is_creator ? ftruncate(file, static_cast<off_t>(flag_bytes_)) == 0
+                                   : fstat(file, &known) == 0 && known.st_size >= static_cast<off_t>(flag_bytes_);
   void* const mapped = has_size ? mmap(nullptr, flag_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
   close(file);
   if (mapped == MAP_FAILED) fail("dist", "shared memory could not be mapped");
