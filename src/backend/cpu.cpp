@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <new>
 #include <unordered_map>
@@ -20,8 +21,9 @@ namespace {
 // A training step requests the blocks that the step before has freed. Returning them to the system in between would cost a page fault for
 // every 4 KiB that is used again, which is more than most ops cost. The cached memory is bounded: together with the memory in use it is at
 // most twice the peak use, plus 16 MiB. A step's blocks are fewer than that, and stay cached. Without a bound, a size that grows from step
-// to step would leave all of its earlier blocks behind. Under AddressSanitizer nothing is cached, so that accesses to freed memory are
-// detected.
+// to step would leave all of its earlier blocks behind. Where memory has run out, an eighth of it is left to all others who allocate, so
+// that a program that catches OutOfMemory goes on with smaller tensors. Under AddressSanitizer nothing is cached, so that accesses to freed
+// memory are detected.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool keeps_blocks = false;
 #else
@@ -34,9 +36,10 @@ class CachingAllocator {
     const std::size_t size = size_for(bytes);
     const std::lock_guard lock(mutex_);
     void* data = nullptr;
-    if (const auto found = free_.find(size); found != free_.end() && found->second.head) {
-      data = std::exchange(found->second.head, found->second.head->next);
-      found->second.last_use = statistics_.allocations;
+    FreeBlocks* const blocks = keeps_blocks ? &free_[size] : nullptr;  // made here, as deallocate() may not fail
+    if (blocks && blocks->head) {
+      data = std::exchange(blocks->head, blocks->head->next);
+      blocks->last_use = statistics_.allocations;
     } else {
       trim(size);
       data = reserve(size, bytes);
@@ -61,9 +64,10 @@ class CachingAllocator {
       tell(MemoryAction::segment_free, data, size);
       return std::free(data);
     }
-    FreeBlocks& blocks = free_[size];
+    FreeBlocks& blocks = free_.find(size)->second;
     blocks.head = new (data) FreeBlock{blocks.head};
     blocks.last_use = statistics_.allocations;
+    if (statistics_.reserved > limit_) trim(0);
   }
 
   MemoryStatistics statistics() {
@@ -77,6 +81,10 @@ class CachingAllocator {
     for (const auto& [size, blocks] : free_)
       for (const FreeBlock* block = blocks.head; block; block = block->next) tell(MemoryAction::segment_alloc, block, size);
     if (observer_) observer_->on_begin(statistics_);
+  }
+  void release_all() {
+    const std::lock_guard lock(mutex_);
+    release_cache();
   }
   static std::size_t size_for(std::size_t bytes) { return keeps_blocks ? round_up(bytes) : bytes; }
   void reset_peak() {
@@ -108,6 +116,7 @@ class CachingAllocator {
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
     release_cache();
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
+    limit_ = std::min(limit_, (statistics_.allocated + size) / 8 * 7);
     tell(MemoryAction::out_of_memory, nullptr, size, bytes);
     const auto mib = [](std::size_t count) { return std::to_string((count >> 20) + ((count & 0xFFFFF) != 0)) + " MiB"; };
     throw OutOfMemory("[cpu] expected " + std::to_string(size) + " bytes (" + mib(size) +
@@ -117,7 +126,8 @@ class CachingAllocator {
 
   /// Releases cached blocks, the least recently used first, until there is room for one more block.
   void trim(std::size_t size) {
-    const std::size_t max_reserved = 2 * std::max(max_allocated_, statistics_.allocated + size) + (std::size_t(16) << 20);
+    const std::size_t twice_the_peak = 2 * std::max(max_allocated_, statistics_.allocated + size) + (std::size_t(16) << 20);
+    const std::size_t max_reserved = std::min(twice_the_peak, limit_);
     while (statistics_.reserved + size > max_reserved) {
       auto oldest = free_.end();
       for (auto blocks = free_.begin(); blocks != free_.end(); ++blocks)
@@ -149,7 +159,8 @@ class CachingAllocator {
   std::mutex mutex_;
   MemoryObserver* observer_ = nullptr;
   std::unordered_map<std::size_t, FreeBlocks> free_;
-  std::size_t max_allocated_ = 0;  ///< since the start, regardless of reset_peak
+  std::size_t max_allocated_ = 0;                                ///< since the start, regardless of reset_peak
+  std::size_t limit_ = std::numeric_limits<std::size_t>::max();  ///< of live and cached memory, known when memory has run out
   MemoryStatistics statistics_;
 };
 
@@ -163,6 +174,7 @@ CachingAllocator& allocator() {
 
 void* allocate(Cpu, std::size_t bytes, Stream) { return allocator().allocate(bytes); }
 void deallocate(Cpu, void* data, std::size_t bytes, Stream) noexcept { allocator().deallocate(data, bytes); }
+void release_cached_memory(Cpu) { allocator().release_all(); }
 void copy_from_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) { std::memcpy(destination, source, bytes); }
 void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) { std::memcpy(destination, source, bytes); }
 void synchronize(Cpu, Stream) {}

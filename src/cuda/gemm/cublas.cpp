@@ -11,12 +11,7 @@ namespace tern::gpu {
 namespace {
 
 cublasHandle_t create_handle(Stream stream) {
-  void* workspace = nullptr;
-  if (cudaMalloc(&workspace, cublas_workspace_bytes) != cudaSuccess) {
-    cudaGetLastError();
-    release_cached_memory();
-    check(cudaMalloc(&workspace, cublas_workspace_bytes), "workspace of cuBLAS");
-  }
+  void* const workspace = allocate_for_good(cublas_workspace_bytes, "workspace of cuBLAS");
   cublasHandle_t created = nullptr;
   check(cublasCreate(&created), "cublasCreate");
   check(cublasSetStream(created, handle(stream)), "cublasSetStream");

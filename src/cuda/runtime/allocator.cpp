@@ -60,6 +60,17 @@ struct BySize {
 };
 using FreeBlocks = std::set<Block*, BySize>;
 
+/// Returns false if memory is short.
+bool malloc(void** data, std::size_t size) {
+  const cudaError_t code = cudaMalloc(data, size);
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // clears the error, which is handled here and must not reach the next check
+    return false;
+  }
+  check(code, "cudaMalloc");
+  return true;
+}
+
 class CachingAllocator {
  public:
   void* allocate(std::size_t bytes, Stream stream) {
@@ -208,17 +219,6 @@ class CachingAllocator {
     }
   }
 
-  /// Returns false if memory is short.
-  static bool malloc(void** data, std::size_t size) {
-    const cudaError_t code = cudaMalloc(data, size);
-    if (code == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // clears the error, which is handled here and must not reach the next check
-      return false;
-    }
-    check(code, "cudaMalloc");
-    return true;
-  }
-
   [[noreturn]] void fail_out_of_memory(std::size_t bytes, Stream stream) {
     const Device device = stream.device;
     std::size_t free = 0, total = 0;
@@ -279,6 +279,19 @@ CachingAllocator& allocator() {
 void release_cached_memory() { allocator().release_all(); }
 void hold_cached_memory(Stream stream, bool is_held) { allocator().hold(stream, is_held); }
 
+void* allocate_for_good(std::size_t bytes, const char* what) {
+  void* data = nullptr;
+  if (malloc(&data, bytes)) return data;
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  release_cached_memory();
+  check(cudaSetDevice(device), "cudaSetDevice");
+  if (!malloc(&data, bytes))
+    throw OutOfMemory("[cuda] expected " + std::to_string(bytes) + " bytes of memory on " + to_string(cuda(device)) + " for the " + what +
+                      " but got none; use a smaller batch or model, or keep fewer results of the graph alive");
+  return data;
+}
+
 unsigned* completion_counters(Stream stream, std::size_t count) {
   struct Counters {
     unsigned* data = nullptr;
@@ -291,8 +304,7 @@ unsigned* completion_counters(Stream stream, std::size_t count) {
   if (counters.count >= count) return counters.data;
   use(stream);
   const std::size_t wanted = std::max<std::size_t>(2 * count, 1024);
-  void* data = nullptr;
-  check(cudaMalloc(&data, wanted * sizeof(unsigned)), "completion counters");
+  void* const data = allocate_for_good(wanted * sizeof(unsigned), "completion counters");
   const OwnedStream separate(stream.device);  // the stream itself may be capturing
   check(cudaMemsetAsync(data, 0, wanted * sizeof(unsigned), handle(separate.get())), "completion counters");
   check(cudaStreamSynchronize(handle(separate.get())), "completion counters");

@@ -28,6 +28,10 @@ class Workspace {
 /// At least `count` completion counters (Note [Last block]) for kernels queued on the stream, all zero. May be called during graph capture.
 unsigned* completion_counters(Stream stream, std::size_t count);
 
+/// Memory of the current device outside of the cache, never freed, for `what`. If memory is short, cached memory is freed for it. Throws
+/// OutOfMemory.
+void* allocate_for_good(std::size_t bytes, const char* what);
+
 /// Waits for the devices and frees all of their cached memory, except what is held.
 void release_cached_memory();
 /// While held, a stream's cached memory stays cached: a graph that was captured on the stream uses it.

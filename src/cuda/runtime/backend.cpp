@@ -6,6 +6,7 @@
 #include "backend/event.h"
 #include "backend/memory.h"
 #include "backend/pinned.h"
+#include "backend/system_memory.h"
 #include "cuda/runtime/launch.h"
 
 namespace tern::gpu {
@@ -46,7 +47,17 @@ void copy_from_host(Cuda, void* destination, const void* source, std::size_t byt
 void* allocate_pinned(Cuda, std::size_t bytes, Device device) {
   gpu::use({device, nullptr});
   void* data = nullptr;
-  check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable), "allocate pinned memory");
+  cudaError_t code = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    release_cached_memory(Cpu{});  // of the host, as pinned memory is
+    code = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
+  }
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory("[cuda] expected " + std::to_string(bytes) + " bytes of pinned memory but got none: use smaller batches");
+  }
+  check(code, "allocate pinned memory");
   return data;
 }
 
