@@ -1,5 +1,7 @@
 #include "ops/captured_step.h"
 
+#include <algorithm>
+
 #include "autodiff/forward.h"
 #include "autodiff/gradient_sink.h"
 #include "backend/event.h"
@@ -12,7 +14,8 @@ struct CapturedStep::Recording {
   Tensors inputs;  ///< memory that the graph reads its inputs from
   Tensor result;
   std::unique_ptr<backend::Graph> graph;
-  std::int64_t runs = 0;  ///< number of runs as written
+  std::int64_t runs = 0;      ///< number of runs as written
+  std::int64_t last_use = 0;  ///< as a number of calls
   std::uint64_t seed = 0;
   std::uint64_t draws = 0;  ///< random numbers that a step draws
 };
@@ -81,17 +84,16 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
 
 Tensor CapturedStep::run(const Tensors& inputs) {
   const Key key = key_of(inputs);
-  auto found = recordings_.find(key);
-  if (found == recordings_.end() || found->second.runs < runs_as_written_) {
+  if (const auto found = recordings_.find(key); found == recordings_.end() || found->second.runs < runs_as_written_) {
     // Run as written: libraries load their kernels, optimizers create their moments, and every tensor gets its memory.
     nodes_ = 0;
     Tensors own = copies(inputs);
     Tensor result = step_(own);
-    Recording& recording = recordings_[key];
+    Recording& recording = recording_for(key);
     if (++recording.runs == runs_as_written_) recording.inputs = std::move(own);
     return result;
   }
-  Recording& recording = found->second;
+  Recording& recording = recording_for(key);
   // The seed is a constant in every recorded kernel that draws.
   if (!recording.graph || (recording.draws > 0 && recording.seed != context().generator.seed())) record(recording);
   const NoGrad unrecorded;
@@ -110,6 +112,17 @@ Tensor CapturedStep::run(const Tensors& inputs) {
   generator.set_position(generator.position() + recording.draws);
   nodes_ = recording.graph->nodes();
   return recording.result;
+}
+
+CapturedStep::Recording& CapturedStep::recording_for(const Key& key) {
+  if (recordings_.size() >= max_recordings && !recordings_.contains(key)) {
+    // Its graph may still run: CUDA destroys it afterwards, and its memory is reused on the same stream alone.
+    recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(),
+                                       [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
+  }
+  Recording& recording = recordings_[key];
+  recording.last_use = ++calls_;
+  return recording;
 }
 
 void CapturedStep::record(Recording& recording) {

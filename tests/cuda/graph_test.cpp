@@ -45,4 +45,11 @@ TEST_CASE("Kernels of a graph go first by the priority of the stream that they w
   CHECK(early > launches / 2);
 }
 
+TEST_CASE("A stream for capture is left to the next owner, with what belongs to it", "[cuda]") {
+  const void* const first = backend::graph_stream(Cuda{}, cuda())->get().handle;
+  const auto second = backend::graph_stream(Cuda{}, cuda()), third = backend::graph_stream(Cuda{}, cuda());
+  CHECK(second->get().handle == first);
+  CHECK(third->get().handle != first);
+}
+
 }  // namespace tern

@@ -211,6 +211,37 @@ TEST_CASE("What comes seldom is not recorded, and what was recorded can be forgo
   }
 }
 
+TEST_CASE("The shapes used last are kept, and one that was dropped is recorded anew", "[capture][cuda]") {
+  int runs = 0;
+  CapturedStep step([&](const Tensors& x) { return ++runs, x[0] * 2.0; }, cuda());
+  constexpr std::int64_t most = CapturedStep::max_recordings;
+  const auto call = [&](std::int64_t n) {
+    CHECK(step({full({n}, static_cast<double>(n), DType::f32, cuda())}).to_vector<float>() ==
+          std::vector<float>(static_cast<std::size_t>(n), static_cast<float>(2 * n)));
+  };
+  const auto calls = [&](std::int64_t n) {
+    const int before = runs;
+    for (int i = 0; i < 3; ++i) call(n);  // as written, captured, replayed
+    return runs - before;
+  };
+  for (std::int64_t n = 1; n <= most; ++n) CHECK(calls(n) == 2);
+  CHECK(step.recordings() == most);
+  CHECK(calls(1) == 0);
+  CHECK(calls(most + 1) == 2);  // in place of 2
+  CHECK(step.recordings() == most);
+  CHECK(calls(1) == 0);
+  CHECK(calls(2) == 2);  // in place of 3
+  CHECK(calls(4) == 0);
+
+  // Memory: the graphs of dropped shapes leave nothing behind.
+  synchronize(cuda());
+  const std::size_t before = memory_statistics(cuda()).allocated;
+  for (std::int64_t n = 2 * most; n < 5 * most; ++n) calls(n);
+  synchronize(cuda());
+  CHECK(step.recordings() == most);
+  CHECK(memory_statistics(cuda()).allocated <= before + 8 * most * std::size_t{4096});
+}
+
 TEST_CASE("A step without a function is an error where it is made") {
   CHECK_THROWS_WITH(CapturedStep(nullptr), "[CapturedStep] expected a function but got none");
   CHECK_THROWS_WITH(CapturedStep([](const Tensors& x) { return x[0]; }, cpu, 0),

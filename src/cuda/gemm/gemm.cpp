@@ -127,9 +127,11 @@ bool gemm_by_plan(const GemmProblem& p, const GemmOperands& operands, double alp
   // Never destroyed, like the handles. Each thread has its own, because addresses are set in a plan's descriptor.
   using Plans = std::unordered_map<ProblemKey, GemmPlan, KeyHash>;
   thread_local auto& all_plans = *new std::unordered_map<int, Plans>;
+  constexpr std::size_t max_plans = 4096;  // a kilobyte each, and made again in microseconds, with the same choice
   Plans& plans = all_plans[stream.device.index];
   const ProblemKey key = key_of(p, operands);
   auto place = plans.find(key);
+  if (place == plans.end() && plans.size() >= max_plans) plans.clear(), place = plans.end();
   if (place == plans.end()) place = plans.emplace(key, make_plan(p, key, operands, alpha, handle, stream)).first;
   GemmPlan& plan = place->second;
   if (!plan.choice) return false;

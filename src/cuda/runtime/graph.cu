@@ -1,3 +1,7 @@
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "backend/device_failure.h"
@@ -120,15 +124,44 @@ class RecordedGraph final : public backend::Graph {
   std::size_t nodes_ = 0;
 };
 
-class OwnedGraphStream final : public backend::GraphStream {
+/// Streams for capture that have no owner. They are kept for the next owner, because what belongs to a stream would be lost with it: its
+/// memory, completion counters, and the handles of libraries with their workspaces.
+class FreeStreams {
  public:
-  explicit OwnedGraphStream(Device device) : stream_(device) { hold_cached_memory(stream_.get(), true); }
-  ~OwnedGraphStream() override {
-    cudaStreamSynchronize(handle(stream_.get()));
-    hold_cached_memory(stream_.get(), false);
+  static std::unique_ptr<OwnedStream> take(Device device) {
+    const std::lock_guard lock(all().mutex_);
+    auto& streams = all().streams_[device.index];
+    if (streams.empty()) return std::make_unique<OwnedStream>(device);
+    std::unique_ptr<OwnedStream> stream = std::move(streams.back());
+    streams.pop_back();
+    return stream;
+  }
+  static void leave(std::unique_ptr<OwnedStream> stream) {
+    const std::lock_guard lock(all().mutex_);
+    all().streams_[stream->get().device.index].push_back(std::move(stream));
   }
 
-  Stream get() const override { return stream_.get(); }
+ private:
+  /// Never destroyed: at process exit that would call a runtime that may be gone.
+  static FreeStreams& all() {
+    static auto& instance = *new FreeStreams;
+    return instance;
+  }
+
+  std::mutex mutex_;
+  std::map<int, std::vector<std::unique_ptr<OwnedStream>>> streams_;
+};
+
+class OwnedGraphStream final : public backend::GraphStream {
+ public:
+  explicit OwnedGraphStream(Device device) : stream_(FreeStreams::take(device)) { hold_cached_memory(get(), true); }
+  ~OwnedGraphStream() override {
+    cudaStreamSynchronize(handle(get()));
+    hold_cached_memory(get(), false);
+    FreeStreams::leave(std::move(stream_));
+  }
+
+  Stream get() const override { return stream_->get(); }
 
   std::unique_ptr<backend::Graph> record(const std::function<void()>& work, std::span<const Input> inputs,
                                          std::uint64_t* rng_offset) override {
@@ -160,7 +193,7 @@ class OwnedGraphStream final : public backend::GraphStream {
   }
 
  private:
-  OwnedStream stream_;
+  std::unique_ptr<OwnedStream> stream_;
 };
 
 }  // namespace
