@@ -5,6 +5,7 @@
 
 #include <tuple>
 
+#include "copies.h"
 #include "module_call.h"
 #include "names.h"
 #include "nn/activations.h"
@@ -32,6 +33,12 @@ void bind_linear(nb::module_& m) {
   takes_tensor(linear);
   tensor_property(linear, "weight", &nn::Linear::weight, "(out, in)");
   tensor_property(linear, "bias", &nn::Linear::bias, "(out), or None");
+  arguments_of(linear, [](const nn::Linear& x, nb::dict& a) {
+    if (!x.weight.defined()) fail("pickle", "expected a Linear with its weight but got a quantized one");
+    a["in_features"] = x.weight.size(1);
+    a["out_features"] = x.weight.size(0);
+    a["bias"] = x.bias.defined();
+  });
 
   nb::class_<nn::Embedding, nn::Module> embedding(m, "Embedding", nb::is_final());
   embedding.def(
@@ -42,6 +49,11 @@ void bind_linear(nb::module_& m) {
       "count"_a, "width"_a, "device"_a = nb::none());
   takes_tensor(embedding);
   tensor_property(embedding, "weight", &nn::Embedding::weight, "(count, width)");
+  arguments_of(embedding, [](const nn::Embedding& x, nb::dict& a) {
+    if (!x.weight.defined()) fail("pickle", "expected an Embedding with its weight but got a quantized one");
+    a["count"] = x.weight.size(0);
+    a["width"] = x.weight.size(1);
+  });
 }
 
 void bind_norms(nb::module_& m) {
@@ -55,20 +67,35 @@ void bind_norms(nb::module_& m) {
   takes_tensor(norm);
   tensor_property(norm, "weight", &nn::Norm::weight, "(width)");
   tensor_property(norm, "bias", &nn::Norm::bias, "(width), or None");
-  nb::class_<nn::LayerNorm, nn::Norm>(m, "LayerNorm", nb::is_final())
-      .def(
-          "__init__",
-          [](nn::LayerNorm* self, std::int64_t width, double eps, bool bias, const DeviceLike& device) {
-            new (self) nn::LayerNorm(width, {eps, bias, device.get()});
-          },
-          "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = nb::none());
-  nb::class_<nn::RMSNorm, nn::Norm>(m, "RMSNorm", nb::is_final())
-      .def(
-          "__init__",
-          [](nn::RMSNorm* self, std::int64_t width, double eps, const DeviceLike& device) {
-            new (self) nn::RMSNorm(width, {.eps = eps, .device = device.get()});
-          },
-          "width"_a, "eps"_a = 1e-5, "device"_a = nb::none());
+  nb::class_<nn::LayerNorm, nn::Norm> layer_norm(m, "LayerNorm", nb::is_final());
+  layer_norm.def(
+      "__init__",
+      [](nn::LayerNorm* self, std::int64_t width, double eps, bool bias, const DeviceLike& device) {
+        new (self) nn::LayerNorm(width, {eps, bias, device.get()});
+      },
+      "width"_a, "eps"_a = 1e-5, "bias"_a = true, "device"_a = nb::none());
+  nb::class_<nn::RMSNorm, nn::Norm> rms_norm(m, "RMSNorm", nb::is_final());
+  rms_norm.def(
+      "__init__",
+      [](nn::RMSNorm* self, std::int64_t width, double eps, const DeviceLike& device) {
+        new (self) nn::RMSNorm(width, {.eps = eps, .device = device.get()});
+      },
+      "width"_a, "eps"_a = 1e-5, "device"_a = nb::none());
+  arguments_of(norm, [](const nn::Norm& x, nb::dict& a) {
+    a["kind"] = name_of(x.kind);
+    a["width"] = x.weight.defined() ? x.weight.size(0) : 1;
+    a["eps"] = x.eps;
+    a["bias"] = x.bias.defined();
+  });
+  arguments_of(layer_norm, [](const nn::LayerNorm& x, nb::dict& a) {
+    a["width"] = x.weight.size(0);
+    a["eps"] = x.eps;
+    a["bias"] = x.bias.defined();
+  });
+  arguments_of(rms_norm, [](const nn::RMSNorm& x, nb::dict& a) {
+    a["width"] = x.weight.size(0);
+    a["eps"] = x.eps;
+  });
 
   nb::class_<nn::BatchNorm, nn::Module> batch_norm(m, "BatchNorm");
   takes_tensor(batch_norm);
@@ -77,13 +104,20 @@ void bind_norms(nb::module_& m) {
   tensor_property(batch_norm, "running_mean", &nn::BatchNorm::running_mean, "(C), or None");
   tensor_property(batch_norm, "running_var", &nn::BatchNorm::running_var, "(C), or None");
   const auto of_images = [&]<class M>(const char* name, M*) {
-    nb::class_<M, nn::BatchNorm>(m, name, nb::is_final())
-        .def(
-            "__init__",
-            [](M* self, std::int64_t channels, double eps, double momentum, bool affine, bool tracks_running, const DeviceLike& device) {
-              new (self) M(channels, {eps, momentum, affine, tracks_running, device.get()});
-            },
-            "channels"_a, "eps"_a = 1e-5, "momentum"_a = 0.1, "affine"_a = true, "tracks_running"_a = true, "device"_a = nb::none());
+    nb::class_<M, nn::BatchNorm> bound(m, name, nb::is_final());
+    bound.def(
+        "__init__",
+        [](M* self, std::int64_t channels, double eps, double momentum, bool affine, bool tracks_running, const DeviceLike& device) {
+          new (self) M(channels, {eps, momentum, affine, tracks_running, device.get()});
+        },
+        "channels"_a, "eps"_a = 1e-5, "momentum"_a = 0.1, "affine"_a = true, "tracks_running"_a = true, "device"_a = nb::none());
+    arguments_of(bound, [](const M& x, nb::dict& a) {
+      a["channels"] = x.channels();
+      a["eps"] = x.eps;
+      a["momentum"] = x.momentum;
+      a["affine"] = x.weight.defined();
+      a["tracks_running"] = x.running_mean.defined();
+    });
   };
   of_images("BatchNorm1d", static_cast<nn::BatchNorm1d*>(nullptr));
   of_images("BatchNorm2d", static_cast<nn::BatchNorm2d*>(nullptr));
@@ -98,6 +132,12 @@ void bind_norms(nb::module_& m) {
   takes_tensor(group_norm);
   tensor_property(group_norm, "weight", &nn::GroupNorm::weight, "(C), or None");
   tensor_property(group_norm, "bias", &nn::GroupNorm::bias, "(C), or None");
+  arguments_of(group_norm, [](const nn::GroupNorm& x, nb::dict& a) {
+    a["groups"] = x.groups;
+    a["channels"] = x.channels();
+    a["eps"] = x.eps;
+    a["affine"] = x.weight.defined();
+  });
 }
 
 void bind_activations(nb::module_& m) {
@@ -105,29 +145,51 @@ void bind_activations(nb::module_& m) {
     nb::class_<M, nn::Module> bound(m, name, nb::is_final());
     bound.def(nb::init<>());
     takes_tensor(bound);
+    picklable(bound, [](const nn::Module&, nb::dict&) {});
   };
   plain("ReLU", static_cast<nn::ReLU*>(nullptr));
   plain("SiLU", static_cast<nn::SiLU*>(nullptr));
   plain("Tanh", static_cast<nn::Tanh*>(nullptr));
   plain("Sigmoid", static_cast<nn::Sigmoid*>(nullptr));
   plain("Identity", static_cast<nn::Identity*>(nullptr));
-  const auto with_number = [&]<class M>(const char* name, const char* number, double given, M*) {
+  const auto with_number = [&]<class M, class F>(const char* name, const char* number, double given, M*, F arguments) {
     nb::class_<M, nn::Module> bound(m, name, nb::is_final());
     bound.def(nb::init<double>(), nb::arg(number) = given);
     takes_tensor(bound);
+    arguments_of(bound, arguments);
   };
-  with_number("LeakyReLU", "negative_slope", 0.01, static_cast<nn::LeakyReLU*>(nullptr));
-  with_number("ELU", "alpha", 1, static_cast<nn::ELU*>(nullptr));
-  with_number("Softplus", "beta", 1, static_cast<nn::Softplus*>(nullptr));
+  with_number("LeakyReLU", "negative_slope", 0.01, static_cast<nn::LeakyReLU*>(nullptr),
+              [](const nn::LeakyReLU& x, nb::dict& a) { a["negative_slope"] = x.slope; });
+  with_number("ELU", "alpha", 1, static_cast<nn::ELU*>(nullptr), [](const nn::ELU& x, nb::dict& a) { a["alpha"] = x.alpha; });
+  with_number("Softplus", "beta", 1, static_cast<nn::Softplus*>(nullptr), [](const nn::Softplus& x, nb::dict& a) { a["beta"] = x.beta; });
   nb::class_<nn::Dropout, nn::Module> dropout(m, "Dropout", nb::is_final());
   dropout.def(nb::init<double>(), "p"_a).def_rw("p", &nn::Dropout::p);
   takes_tensor(dropout);
+  arguments_of(dropout, [](const nn::Dropout& x, nb::dict& a) { a["p"] = x.p; });
   nb::class_<nn::GELU, nn::Module> gelu(m, "GELU", nb::is_final());
   gelu.def(nb::init<bool>(), "tanh"_a = false);
   takes_tensor(gelu);
+  arguments_of(gelu, [](const nn::GELU& x, nb::dict& a) { a["tanh"] = x.tanh; });
   nb::class_<nn::Flatten, nn::Module> flatten(m, "Flatten", nb::is_final());
   flatten.def(nb::init<int, int>(), "first"_a = 1, "last"_a = -1);
   takes_tensor(flatten);
+  arguments_of(flatten, [](const nn::Flatten& x, nb::dict& a) {
+    a["first"] = x.first;
+    a["last"] = x.last;
+  });
+}
+
+/// The arguments of a convolution, whose sizes are numbers or pairs.
+template <class M, class Kernel>
+void set_convolution(nb::dict& a, const M& x, const Kernel& kernel) {
+  a["in_channels"] = x.weight.size(1) * x.options.groups;
+  a["out_channels"] = x.weight.size(0);
+  a["kernel"] = nb::cast(kernel);
+  a["stride"] = nb::cast(x.options.stride);
+  a["padding"] = nb::cast(x.options.padding);
+  a["dilation"] = nb::cast(x.options.dilation);
+  a["groups"] = x.options.groups;
+  a["bias"] = x.bias.defined();
 }
 
 void bind_convolutions(nb::module_& m) {
@@ -143,6 +205,7 @@ void bind_convolutions(nb::module_& m) {
   takes_tensor(conv2d);
   tensor_property(conv2d, "weight", &nn::Conv2d::weight, "(out, in / groups, kh, kw)");
   tensor_property(conv2d, "bias", &nn::Conv2d::bias, "(out), or None");
+  arguments_of(conv2d, [](const nn::Conv2d& x, nb::dict& a) { set_convolution(a, x, std::array{x.weight.size(2), x.weight.size(3)}); });
 
   nb::class_<nn::Conv1d, nn::Module> conv1d(m, "Conv1d", nb::is_final());
   conv1d.def(
@@ -155,6 +218,7 @@ void bind_convolutions(nb::module_& m) {
   takes_tensor(conv1d);
   tensor_property(conv1d, "weight", &nn::Conv1d::weight, "(out, in / groups, k)");
   tensor_property(conv1d, "bias", &nn::Conv1d::bias, "(out), or None");
+  arguments_of(conv1d, [](const nn::Conv1d& x, nb::dict& a) { set_convolution(a, x, x.weight.size(2)); });
 
   const auto pool = [&]<class M>(const char* name, M*) {
     nb::class_<M, nn::Module> bound(m, name, nb::is_final());
@@ -165,6 +229,11 @@ void bind_convolutions(nb::module_& m) {
         },
         "kernel"_a, "stride"_a = 0, "padding"_a = 0);
     takes_tensor(bound);
+    arguments_of(bound, [](const M& x, nb::dict& a) {
+      a["kernel"] = nb::cast(x.options.kernel);
+      a["stride"] = nb::cast(x.options.stride);
+      a["padding"] = nb::cast(x.options.padding);
+    });
   };
   pool("MaxPool2d", static_cast<nn::MaxPool2d*>(nullptr));
   pool("AvgPool2d", static_cast<nn::AvgPool2d*>(nullptr));
@@ -180,6 +249,15 @@ void recurrent(nb::class_<M, nn::Module>& bound) {
          const DeviceLike& device) { new (self) M(in, hidden, {layers, bias, bidirectional, batch_first, dropout, device.get()}); },
       "in_features"_a, "hidden"_a, nb::kw_only(), "layers"_a = 1, "bias"_a = true, "bidirectional"_a = false, "batch_first"_a = true,
       "dropout"_a = 0, "device"_a = nb::none());
+  arguments_of(bound, [](const M& x, nb::dict& a) {
+    a["in_features"] = x.layers.in;
+    a["hidden"] = x.layers.hidden;
+    a["layers"] = x.layers.options.layers;
+    a["bias"] = x.layers.options.bias;
+    a["bidirectional"] = x.layers.options.bidirectional;
+    a["batch_first"] = x.layers.options.batch_first;
+    a["dropout"] = x.layers.options.dropout;
+  });
 }
 
 void bind_recurrent(nb::module_& m) {

@@ -1,9 +1,13 @@
 // Attention, transformer layers and language models of nn, and generation.
+#include <nanobind/stl/tuple.h>
+
 #include <atomic>
 #include <chrono>
 #include <optional>
 #include <thread>
+#include <tuple>
 
+#include "copies.h"
 #include "module_call.h"
 #include "names.h"
 #include "nn/decoder_lm.h"
@@ -49,6 +53,18 @@ void bind_attention(nb::module_& m) {
   child(attention, "query", &nn::MultiHeadAttention::query);
   child(attention, "key_value", &nn::MultiHeadAttention::key_value);
   child(attention, "proj", &nn::MultiHeadAttention::proj);
+  arguments_of(attention, [](const nn::MultiHeadAttention& x, nb::dict& a) {
+    const nn::AttentionOptions& options = x.options;
+    a["width"] = (options.cross ? x.query : x.qkv)->weight.size(1);
+    a["heads"] = options.heads;
+    a["kv_heads"] = options.kv_heads;
+    a["head_dim"] = options.head_dim;
+    a["dropout"] = options.dropout;
+    a["bias"] = options.bias;
+    a["cross"] = options.cross;
+    a["rope"] = nb::cast(maybe(options.rope));
+    a["rope_pairs"] = name_of(options.rope_pairs);
+  });
 
   nb::class_<nn::FeedForward, nn::Module> feed_forward(m, "FeedForward", nb::is_final());
   feed_forward.def(
@@ -63,6 +79,14 @@ void bind_attention(nb::module_& m) {
   child(feed_forward, "fc", &nn::FeedForward::fc);
   child(feed_forward, "proj", &nn::FeedForward::proj);
   child(feed_forward, "gate", &nn::FeedForward::gate);
+  arguments_of(feed_forward, [](const nn::FeedForward& x, nb::dict& a) {
+    a["width"] = x.fc.weight.size(1);
+    a["hidden"] = x.fc.weight.size(0);
+    a["activation"] = name_of(x.activation);
+    a["gated"] = x.gate.has_value();
+    a["bias"] = x.fc.bias.defined();
+    a["dropout"] = x.drop.p;
+  });
 }
 
 void bind_layer(nb::module_& m) {
@@ -70,17 +94,21 @@ void bind_layer(nb::module_& m) {
   layer.def(
       "__init__",
       [](nn::TransformerLayer* self, std::int64_t width, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t ff,
-         double dropout, const Choice<nn::Activation>& activation, bool gated, const Choice<nn::NormKind>& norm, bool bias,
-         const MaybeTensor& rope, const Choice<RopePairs>& rope_pairs, bool cross, const DeviceLike& device) {
+         double dropout, double attention_dropout, double activation_dropout, const Choice<nn::Activation>& activation, bool gated,
+         const Choice<nn::NormKind>& norm, double layer_norm_eps, bool bias, const MaybeTensor& rope, const Choice<RopePairs>& rope_pairs,
+         bool cross, const DeviceLike& device) {
         new (self) nn::TransformerLayer({.width = width,
                                          .heads = heads,
                                          .kv_heads = kv_heads,
                                          .head_dim = head_dim,
                                          .ff = ff,
                                          .dropout = dropout,
+                                         .attention_dropout = attention_dropout,
+                                         .activation_dropout = activation_dropout,
                                          .activation = activation,
                                          .gated = gated,
                                          .norm = norm,
+                                         .layer_norm_eps = layer_norm_eps,
                                          .bias = bias,
                                          .rope = given(rope),
                                          .rope_pairs = rope_pairs,
@@ -88,8 +116,9 @@ void bind_layer(nb::module_& m) {
                                          .device = device.get()});
       },
       nb::kw_only(), "width"_a = 256, "heads"_a = 8, "kv_heads"_a = 0, "head_dim"_a = 0, "ff"_a = 1024, "dropout"_a = 0.1,
-      "activation"_a = choice(nn::Activation::gelu), "gated"_a = false, "norm"_a = choice(nn::NormKind::layer), "bias"_a = true,
-      "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "cross"_a = false, "device"_a = nb::none());
+      "attention_dropout"_a = -1, "activation_dropout"_a = 0, "activation"_a = choice(nn::Activation::gelu), "gated"_a = false,
+      "norm"_a = choice(nn::NormKind::layer), "layer_norm_eps"_a = 1e-5, "bias"_a = true, "rope"_a = nb::none(),
+      "rope_pairs"_a = choice(RopePairs::adjacent), "cross"_a = false, "device"_a = nb::none());
   const auto run = [](const nn::TransformerLayer& module, const Tensor& x, const AttentionMask& mask, const MaybeTensor& memory,
                       const AttentionMask& memory_mask) {
     return memory ? module.forward(x, mask, *memory, memory_mask) : module.forward(x, mask);
@@ -103,6 +132,58 @@ void bind_layer(nb::module_& m) {
   child(layer, "cross_attn", &nn::TransformerLayer::cross_attn);
   child(layer, "norm2", &nn::TransformerLayer::norm2);
   child(layer, "ff", &nn::TransformerLayer::ff);
+  arguments_of(layer, [](const nn::TransformerLayer& x, nb::dict& a) {
+    const nn::AttentionOptions& attention = x.attn.options;
+    a["width"] = x.attn.proj.weight.size(0);
+    a["heads"] = attention.heads;
+    a["kv_heads"] = attention.kv_heads;
+    a["head_dim"] = attention.head_dim;
+    a["ff"] = x.ff.fc.defined() ? x.ff.fc.weight.size(0) : 0;
+    a["dropout"] = x.drop.p;
+    a["attention_dropout"] = attention.dropout;
+    a["activation_dropout"] = x.ff.drop.p;
+    a["activation"] = name_of(x.ff.activation);
+    a["gated"] = x.ff.gate.has_value();
+    a["norm"] = name_of(x.norm1.kind);
+    a["layer_norm_eps"] = x.norm1.eps;
+    a["bias"] = attention.bias;
+    a["rope"] = nb::cast(maybe(attention.rope));
+    a["rope_pairs"] = name_of(attention.rope_pairs);
+    a["cross"] = x.cross_attn.has_value();
+  });
+}
+
+/// factor, original_length, low_turns and high_turns of a RopeScaling.
+using RopeNumbers = std::tuple<double, std::int64_t, double, double>;
+
+void set_decoder(nb::dict& a, const nn::DecoderLMOptions& options) {
+  const auto& scaling = options.rope_scaling;
+  a["vocab"] = options.vocab;
+  a["length"] = options.length;
+  a["width"] = options.width;
+  a["layers"] = options.layers;
+  a["heads"] = options.heads;
+  a["ff"] = options.ff;
+  a["kv_heads"] = options.kv_heads;
+  a["head_dim"] = options.head_dim;
+  a["dropout"] = options.dropout;
+  a["attention_dropout"] = options.attention_dropout;
+  a["activation_dropout"] = options.activation_dropout;
+  a["activation"] = name_of(options.activation);
+  a["gated"] = options.gated;
+  a["bias"] = options.bias;
+  a["norm"] = name_of(options.norm);
+  a["positions"] = name_of(options.positions);
+  a["rope_base"] = options.rope_base;
+  a["rope_pairs"] = name_of(options.rope_pairs);
+  a["rope_scaling"] = nb::make_tuple(scaling.factor, scaling.original_length, scaling.low_turns, scaling.high_turns);
+  a["scales_embeddings"] = options.scales_embeddings;
+  a["layer_norm_eps"] = options.layer_norm_eps;
+  a["final_norm"] = options.final_norm;
+  a["head_bias"] = options.head_bias;
+  a["tied_head"] = options.tied_head;
+  a["initialization"] = name_of(options.initialization);
+  a["activation_checkpointing"] = name_of(options.activation_checkpointing);
 }
 
 void bind_decoder(nb::module_& m) {
@@ -115,44 +196,47 @@ void bind_decoder(nb::module_& m) {
       [](nn::DecoderLM* self, std::int64_t vocab, std::int64_t length, std::int64_t width, std::int64_t layers, std::int64_t heads,
          std::int64_t ff, std::int64_t kv_heads, std::int64_t head_dim, double dropout, double attention_dropout, double activation_dropout,
          const Choice<nn::Activation>& activation, bool gated, bool bias, const Choice<nn::NormKind>& norm,
-         const Choice<nn::Positions>& positions, double rope_base, const Choice<RopePairs>& rope_pairs, bool scales_embeddings,
-         double layer_norm_eps, bool final_norm, bool head_bias, bool tied_head, const Choice<nn::Initialization>& initialization,
-         bool use_fused_kernel, const Choice<CheckpointPolicy>& activation_checkpointing, const DeviceLike& device) {
-        new (self) nn::DecoderLM({.vocab = vocab,
-                                  .length = length,
-                                  .width = width,
-                                  .layers = layers,
-                                  .heads = heads,
-                                  .ff = ff,
-                                  .kv_heads = kv_heads,
-                                  .head_dim = head_dim,
-                                  .dropout = dropout,
-                                  .attention_dropout = attention_dropout,
-                                  .activation_dropout = activation_dropout,
-                                  .activation = activation,
-                                  .gated = gated,
-                                  .bias = bias,
-                                  .norm = norm,
-                                  .positions = positions,
-                                  .rope_base = rope_base,
-                                  .rope_pairs = rope_pairs,
-                                  .scales_embeddings = scales_embeddings,
-                                  .layer_norm_eps = layer_norm_eps,
-                                  .final_norm = final_norm,
-                                  .head_bias = head_bias,
-                                  .tied_head = tied_head,
-                                  .initialization = initialization,
-                                  .use_fused_kernel = use_fused_kernel,
-                                  .activation_checkpointing = activation_checkpointing,
-                                  .device = device.get()});
+         const Choice<nn::Positions>& positions, double rope_base, const Choice<RopePairs>& rope_pairs, const RopeNumbers& rope_scaling,
+         bool scales_embeddings, double layer_norm_eps, bool final_norm, bool head_bias, bool tied_head,
+         const Choice<nn::Initialization>& initialization, bool use_fused_kernel, const Choice<CheckpointPolicy>& activation_checkpointing,
+         const DeviceLike& device) {
+        new (self) nn::DecoderLM(
+            {.vocab = vocab,
+             .length = length,
+             .width = width,
+             .layers = layers,
+             .heads = heads,
+             .ff = ff,
+             .kv_heads = kv_heads,
+             .head_dim = head_dim,
+             .dropout = dropout,
+             .attention_dropout = attention_dropout,
+             .activation_dropout = activation_dropout,
+             .activation = activation,
+             .gated = gated,
+             .bias = bias,
+             .norm = norm,
+             .positions = positions,
+             .rope_base = rope_base,
+             .rope_pairs = rope_pairs,
+             .rope_scaling = {std::get<0>(rope_scaling), std::get<1>(rope_scaling), std::get<2>(rope_scaling), std::get<3>(rope_scaling)},
+             .scales_embeddings = scales_embeddings,
+             .layer_norm_eps = layer_norm_eps,
+             .final_norm = final_norm,
+             .head_bias = head_bias,
+             .tied_head = tied_head,
+             .initialization = initialization,
+             .use_fused_kernel = use_fused_kernel,
+             .activation_checkpointing = activation_checkpointing,
+             .device = device.get()});
       },
       nb::kw_only(), "vocab"_a = 10000, "length"_a = 40, "width"_a = 256, "layers"_a = 4, "heads"_a = 8, "ff"_a = 256, "kv_heads"_a = 0,
       "head_dim"_a = 0, "dropout"_a = 0.1, "attention_dropout"_a = -1, "activation_dropout"_a = 0,
       "activation"_a = choice(nn::Activation::gelu), "gated"_a = false, "bias"_a = true, "norm"_a = choice(nn::NormKind::layer),
       "positions"_a = choice(nn::Positions::learned), "rope_base"_a = 10000, "rope_pairs"_a = choice(RopePairs::adjacent),
-      "scales_embeddings"_a = false, "layer_norm_eps"_a = 1e-5, "final_norm"_a = true, "head_bias"_a = true, "tied_head"_a = false,
-      "initialization"_a = choice(nn::Initialization::layer_defaults), "use_fused_kernel"_a = false,
-      "activation_checkpointing"_a = choice(CheckpointPolicy::none), "device"_a = nb::none());
+      "rope_scaling"_a = RopeNumbers(1, 0, 1, 4), "scales_embeddings"_a = false, "layer_norm_eps"_a = 1e-5, "final_norm"_a = true,
+      "head_bias"_a = true, "tied_head"_a = false, "initialization"_a = choice(nn::Initialization::layer_defaults),
+      "use_fused_kernel"_a = false, "activation_checkpointing"_a = choice(CheckpointPolicy::none), "device"_a = nb::none());
   const AttentionMask causal{.causal = true};
   const auto run = [](const nn::DecoderLM& module, const Tensor& ids, const AttentionMask& mask, const MaybeTensor& position_ids) {
     return module.forward(ids, mask, given(position_ids));
@@ -179,6 +263,7 @@ void bind_decoder(nb::module_& m) {
   child(decoder, "positions", &nn::DecoderLM::positions);
   child(decoder, "norm", &nn::DecoderLM::norm);
   child(decoder, "head", &nn::DecoderLM::head);
+  arguments_of(decoder, [](const nn::DecoderLM& x, nb::dict& a) { set_decoder(a, x.options); });
   decoder.def_prop_ro(
       "blocks",
       [](nb::handle self) {

@@ -1,5 +1,5 @@
 // tern._core, the extension. The package tern (python/tern) gives its parts their places.
-#include "binding.h"
+#include "copies.h"
 
 NB_MODULE(_core, m) {
   using namespace tern::python;
@@ -30,6 +30,8 @@ NB_MODULE(_core, m) {
   nb::module_ io = m.def_submodule("_io", "Files of tensors."), models = m.def_submodule("_models", "Models of others.");
   bind_files(io, models);
   bind_state(m);
+  bind_copies(m, nn, tensor);
+  for (nb::module_* const part : {&m, &nn, &train}) refuse_pickles(*part);
 
   publish(m, "", &tensor);
   publish(nn, "nn.");

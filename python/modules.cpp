@@ -8,6 +8,7 @@
 
 #include <set>
 
+#include "copies.h"
 #include "module_call.h"
 #include "names.h"
 #include "nn/module.h"
@@ -39,7 +40,9 @@ class PythonModule final : public nn::Module {
     const nb::handle self = nb_trampoline.base();
     const nb::object buffers = nb::getattr(self, "buffers");
     for (const nb::handle entry : self.attr("members")()) {
-      const auto [name, value] = nb::cast<std::pair<std::string, nb::object>>(entry);
+      std::pair<std::string, nb::object> member;
+      if (!nb::try_cast(entry, member)) throw nb::type_error("members() gives pairs of a name and a value");
+      const auto& [name, value] = member;
       show(v, name, value, nb::cast<bool>(buffers.attr("__contains__")(name)));
     }
   }
@@ -98,6 +101,14 @@ int set_attribute(PyObject* self, PyObject* name, PyObject* value) {
 }
 PyType_Slot module_slots[] = {{Py_tp_setattro, reinterpret_cast<void*>(set_attribute)}, {0, nullptr}};
 
+/// The tree of the module, with True and False.
+std::string printed(const nn::Module& module) {
+  std::string text = nn::to_string(module);
+  for (std::size_t at = 0; (at = text.find('=', at)) != std::string::npos; ++at)
+    if (text.compare(at, 5, "=true") == 0 || text.compare(at, 6, "=false") == 0) text[at + 1] = char(text[at + 1] - 'a' + 'A');
+  return text;
+}
+
 /// A method that changes the module and returns it, as in net.to("cuda").eval().
 template <class F>
 auto returning_self(F f) {
@@ -135,7 +146,12 @@ void bind_modules(nb::module_& m) {
           nb::sig("def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"))
       .def("members", &members_of, nb::sig("def members(self) -> collections.abc.Iterable[tuple[str, typing.Any]]"),
            "Members of a Python class by name: its attributes without a leading underscore. A container overrides it.")
-      .def("__repr__", [](const nn::Module& module) { return nn::to_string(module); })
+      .def("__repr__", [](const nn::Module& module) { return printed(module); })
+      .def("__reduce__", &reduce_module, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
+      .def("__getstate__", &get_state, nb::sig("def __getstate__(self) -> typing.Any"))
+      .def(
+          "__setstate__", [](nb::handle self, const nb::handle& state) { set_state(self, state); },
+          nb::sig("def __setstate__(self, state: typing.Any, /) -> None"))
       .def("train", returning_self([](nn::Module& module, bool on) { module.train(on); }), "on"_a = true,
            nb::sig("def train(self, on: bool = True) -> typing.Self"),
            "Switches the module and all below it between training and evaluation. Returns the module.")

@@ -187,6 +187,14 @@ void bind_attention(nb::module_& m) {
       [](AttentionMask* self, bool causal, const MaybeTensor& padding, const MaybeTensor& prefix, const MaybeTensor& key_lengths,
          std::int64_t window) { new (self) AttentionMask{causal, given(padding), given(prefix), given(key_lengths), window}; },
       "causal"_a = false, nb::kw_only(), "padding"_a = nb::none(), "prefix"_a = nb::none(), "key_lengths"_a = nb::none(), "window"_a = 0);
+  using MaskState = std::tuple<bool, MaybeTensor, MaybeTensor, MaybeTensor, std::int64_t>;
+  bound
+      .def("__getstate__",
+           [](const AttentionMask& x) { return MaskState(x.causal, maybe(x.padding), maybe(x.prefix), maybe(x.key_lengths), x.window); })
+      .def("__setstate__", [](AttentionMask& self, const MaskState& state) {
+        const auto& [causal, padding, prefix, key_lengths, window] = state;
+        new (&self) AttentionMask{causal, given(padding), given(prefix), given(key_lengths), window};
+      });
   bound.def("__repr__", [](const AttentionMask& x) { return std::string("AttentionMask(causal=") + (x.causal ? "True" : "False") + ")"; });
   const auto attention = [&](const char* name, Tensor (*f)(const Tensor&, const Tensor&, const Tensor&, const AttentionParams&)) {
     m.def(

@@ -54,11 +54,15 @@ nb::object item(const Tensor& x) {
 
 /// A number for one element: where print, str.format and f"{loss:.3f}" show a tensor without dimensions, it is a number on one line.
 std::string printed(const Tensor& x) {
-  const std::string text = to_string(x);
-  return x.dims() == 0 ? text.substr(0, text.find('\n')) : text;
+  std::string text = to_string(x);
+  if (x.dims() == 0) text.erase(text.find('\n'));
+  if (x.dtype() == DType::boolean)
+    for (std::size_t at = 0; (at = text.find_first_of("tf", at)) != std::string::npos; at += 4)
+      if (text.compare(at, 4, "true") == 0 || text.compare(at, 5, "false") == 0) text[at] = char(text[at] - 'a' + 'A');
+  return text;
 }
 std::string representation(const Tensor& x) {
-  if (x.dims() != 0) return to_string(x);
+  if (x.dims() != 0) return printed(x);
   const std::string place = x.device() == cpu ? "" : ", device='" + to_string(x.device()) + "'";
   return "tensor(" + printed(x) + ", " + name(x.dtype()) + place + ")";
 }

@@ -22,6 +22,7 @@ struct BatchNorm : Callable<BatchNorm> {
   std::string settings() const override;
   /// x (B, C, ...) -> the same shape. In training it updates the running statistics, and gradients flow through the batch's statistics.
   Tensor forward(const Tensor& x) const;
+  std::int64_t channels() const { return channels_; }  ///< C
 
   Tensor weight;           ///< (C), ones at first; undefined unless affine
   Tensor bias;             ///< (C), zeros at first; undefined unless affine
@@ -71,6 +72,7 @@ struct GroupNorm final : Callable<GroupNorm> {
   std::string settings() const override;
   /// x (B, C, ...) -> the same shape, the same in training and evaluation.
   Tensor forward(const Tensor& x) const;
+  std::int64_t channels() const { return channels_; }  ///< C
 
   Tensor weight;            ///< (C), or undefined
   Tensor bias;              ///< (C), or undefined

@@ -103,8 +103,9 @@ def test_printing_and_numbers(capsys):
     loss = tern.tensor(0.69314718)
     print(3, loss, f"{loss:.3f} {loss:8.2e} {loss}", "{:5.1f}".format(loss), "%.2f" % loss)
     assert capsys.readouterr().out == "3 0.6931 0.693 6.93e-01 0.6931   0.7 0.69\n"
-    assert repr(loss) == "tensor(0.6931, f32)" and repr(tern.tensor(True)) == "tensor(true, bool)" and repr([tern.tensor(3)]) == "[tensor(3, i64)]"
+    assert repr(loss) == "tensor(0.6931, f32)" and repr(tern.tensor(True)) == "tensor(True, bool)" and repr([tern.tensor(3)]) == "[tensor(3, i64)]"
     assert f"{tern.tensor(7):03d}" == "007" and f"{tern.tensor([2.5]):.1f}" == "2.5" and str(tern.ones(2)) == "[1., 1.]\nf32 (2,) on cpu"
+    assert str(tern.tensor([True, False])) == "[ True, False]\nbool (2,) on cpu" and str(tern.tensor(False)) == "False"
     with pytest.raises(TypeError, match=r"unsupported format string passed to Tensor.__format__: .* \(2,\)"):
         f"{tern.ones(2):.3f}"
     with pytest.raises(ValueError):

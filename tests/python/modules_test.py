@@ -43,8 +43,8 @@ def test_attributes_are_members():
     assert dict(net.named_parameters())["scale"].is_same(net.scale)
     assert net(tern.ones((3, 4)), power=2).shape == (3, 2)
     assert repr(net) == (
-        "Net(\n  (fc): Linear(in=4, out=8, bias=true)\n  (blocks.0-1): 2 x Linear(in=8, out=8, bias=true)\n"
-        "  (heads.a): Linear(in=8, out=2, bias=true)\n)"
+        "Net(\n  (fc): Linear(in=4, out=8, bias=True)\n  (blocks.0-1): 2 x Linear(in=8, out=8, bias=True)\n"
+        "  (heads.a): Linear(in=8, out=2, bias=True)\n)"
     )
     assert "210 parameters, 210 trained, 0 frozen" in net.summary()
     assert re.search(r"scale +Net +\(8,\) +f32 +8 +32 B +trained", net.summary())

@@ -1,0 +1,27 @@
+#pragma once
+// Copies and pickles: Note [Pickled modules].
+#include "binding.h"
+#include "nn/module.h"
+
+namespace tern::python {
+
+/// Sets the arguments of the constructor that make a module like this one; the device is added.
+using Arguments = void (*)(const nn::Module& module, nb::dict& arguments);
+void picklable(nb::handle type, Arguments arguments);
+
+/// A ready module whose arguments `set`, without a capture, gives.
+template <class M, class Base, class F>
+void arguments_of(nb::class_<M, Base>& bound, F) {
+  picklable(bound, [](const nn::Module& module, nb::dict& arguments) { F{}(static_cast<const M&>(module), arguments); });
+}
+
+/// Methods of nn.Module.
+nb::object reduce_module(nb::handle self);
+nb::tuple get_state(nb::handle self);
+void set_state(nb::handle self, const nb::handle& state);
+
+void bind_copies(nb::module_& m, nb::module_& nn, nb::class_<Tensor>& tensor);
+/// A class that says how it pickles does so; of others it is a TypeError, and not an object without its C++ part.
+void refuse_pickles(nb::module_& m);
+
+}  // namespace tern::python
