@@ -1,4 +1,7 @@
 // Errors, dtypes and devices.
+#include <cctype>
+#include <string_view>
+
 #include "backend/error.h"
 #include "binding.h"
 #include "ops/copy.h"
@@ -67,6 +70,36 @@ Mismatch load_state(const char* where, const std::vector<NamedTensor>& targets, 
 
 namespace {
 
+/// Texts of errors are the library's, which C++ reads too; these words of theirs are others in Python.
+constexpr std::pair<std::string_view, std::string_view> words[] = {
+    {"wrap it in NoGrad", "wrap it in tern.no_grad()"},
+    {"use NoGrad", "use tern.no_grad()"},
+    {"AnomalyMode", "tern.anomaly_mode"},
+    {"[set_requires_grad]", "[requires_grad_]"},
+    {"set_requires_grad()", "requires_grad_()"},
+    {"set_requires_grad(false)", "requires_grad_(False)"},
+    {"[set_grad]", "[grad]"},
+    {"a defined tensor but got an undefined one", "a tensor but got None"},
+    {"an undefined", "None as"},
+    {"one is undefined", "one is None"},
+    {"nn::layers(n, [] { return ...; }) makes", "[nn.Linear(8, 8) for _ in range(n)] makes"},
+    {"is_shared = true", "is_shared = True"},
+    {"Reduction::mean or sum but got none", "reduction 'mean' or 'sum' but got 'none'"},
+    {"RopePairs::halves", "'halves'"},
+    {"nn::to ", "Module.to "},
+    {" = true", " = True"},
+    {" = false", " = False"},
+};
+
+std::string in_python(std::string text) {
+  for (const auto& [from, to] : words)
+    for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  const auto is_word = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
+  for (std::size_t at = 1; (at = text.find("::", at)) != std::string::npos; ++at)
+    if (is_word(text[at - 1]) && at + 2 < text.size() && is_word(text[at + 2])) text.replace(at, 2, ".");
+  return text;
+}
+
 /// Exceptions of the module, which live as long as the process.
 struct Exceptions {
   PyObject *error, *out_of_memory, *file_error, *invalid_index;
@@ -97,13 +130,15 @@ void bind_errors(nb::module_& m) {
     try {
       std::rethrow_exception(thrown);
     } catch (const OutOfMemory& e) {
-      PyErr_SetString(exceptions.out_of_memory, e.what());
+      PyErr_SetString(exceptions.out_of_memory, in_python(e.what()).c_str());
     } catch (const InvalidIndex& e) {
-      PyErr_SetString(exceptions.invalid_index, e.what());
+      PyErr_SetString(exceptions.invalid_index, in_python(e.what()).c_str());
     } catch (const Error& e) {
-      PyErr_SetString(exceptions.error, e.what());
+      PyErr_SetString(exceptions.error, in_python(e.what()).c_str());
     } catch (const text::DataError& e) {
-      PyErr_SetString(exceptions.file_error, e.what());
+      PyErr_SetString(exceptions.file_error, in_python(e.what()).c_str());
+    } catch (const std::bad_cast&) {
+      PyErr_SetString(PyExc_TypeError, "expected a value of another type");
     }
   });
 }
@@ -132,6 +167,8 @@ void bind_types(nb::module_& m) {
             return nb::isinstance<nb::str>(other) && to_string(device) == nb::cast<std::string>(other);
           },
           "other"_a.none(), nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def("__getstate__", [](Device device) { return to_string(device); })
+      .def("__setstate__", [](Device& self, const std::string& name) { new (&self) Device(DeviceLike{{}, name}.get()); })
       .def("__hash__", [](Device device) { return PyObject_Hash(nb::cast(to_string(device)).ptr()); })
       .def_prop_ro("type", [](Device device) { return device.type == DeviceType::cuda ? "cuda" : "cpu"; })
       .def_prop_ro("index", [](Device device) { return int(device.index); });
