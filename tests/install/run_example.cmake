@@ -82,6 +82,11 @@ if(MODE STREQUAL find_package)
     run(sh -c "PKG_CONFIG_PATH=${place} && export PKG_CONFIG_PATH && ${CMAKE_CXX_COMPILER} -std=c++20 -O2 ${own_flags} \
                -o readme-pkg-config readme.cpp $(${PKG_CONFIG} --cflags --libs tern)")
     check_size(readme-pkg-config)
+    # The tutorial's programs include what they need; what they print is compared by tests/library.
+    run(awk "/^```cpp$/ { inside = ++n } /^```$/ { inside = 0 } inside && !/^```/ { print > (\"tutorial\" n \".cpp\") }"
+        ${WORK}/prefix/share/doc/tern/docs/tutorial.md)
+    run(sh -c "PKG_CONFIG_PATH=${place} && export PKG_CONFIG_PATH && test -f tutorial5.cpp && \
+               ls tutorial*.cpp | xargs -n 1 ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only $(${PKG_CONFIG} --cflags tern)")
   endif()
   # The installed examples, each a project that finds tern. Those without an expected.txt have to end without an error.
   file(GLOB examples ${WORK}/prefix/share/doc/tern/examples/*/CMakeLists.txt)
