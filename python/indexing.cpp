@@ -6,6 +6,7 @@
 #include "binding.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/index.h"
 #include "ops/view.h"
 
 namespace tern::python {
@@ -49,15 +50,11 @@ std::vector<Index> indices_of(nb::handle key) {
   return result;
 }
 
-/// What an index selects; its mistakes are Python's IndexError as well.
-Tensor selected(const Tensor& x, nb::handle key, const char* refusal = nullptr) {
+/// Runs f; its mistakes are Python's IndexError as well.
+template <class F>
+auto with_index(F f) {
   try {
-    const std::vector<Index> indices = indices_of(key);
-    if (refusal)
-      for (const Index& index : indices)
-        if (index.kind == Index::Kind::tensor) fail("setitem", refusal);
-    const nb::gil_scoped_release released;
-    return Index::apply(x, indices);
+    return f();
   } catch (const OutOfMemory&) {
     throw;
   } catch (const Error& e) {
@@ -65,24 +62,41 @@ Tensor selected(const Tensor& x, nb::handle key, const char* refusal = nullptr) 
   }
 }
 
+/// A mask or tensors of indices name no view: the elements that they select are written by their positions in x.
+void write_at(const Tensor& x, const std::vector<Index>& indices, const Tensor& value) {
+  const Tensor places = with_index([&] { return Index::apply(reshape(arange(x.numel(), DType::i64, x.device()), x.shape()), indices); });
+  const Tensor values = broadcast_to(cast(value, x.dtype()), places.shape()), dense = contiguous(x);
+  index_copy_(reshape(dense, {-1}), 0, reshape(places, {-1}), reshape(values, {-1}));
+  if (!dense.is_same(x)) copy_(x, dense);
+}
+
+void assign(const Tensor& x, nb::handle key, const std::variant<Tensor, Number>& value) {
+  const std::vector<Index> indices = with_index([&] { return indices_of(key); });
+  const nb::gil_scoped_release released;
+  const Number* const number = std::get_if<Number>(&value);
+  const bool has_tensor = std::any_of(indices.begin(), indices.end(), [](const Index& i) { return i.kind == Index::Kind::tensor; });
+  if (has_tensor) return write_at(x, indices, number ? full({}, *number, x.dtype(), x.device()) : std::get<Tensor>(value));
+  const Tensor target = with_index([&] { return Index::apply(x, indices); });
+  if (number) fill_(target, *number);
+  else copy_(target, std::get<Tensor>(value));
+}
+
 }  // namespace
 
 void bind_indexing(nb::class_<Tensor>& bound) {
   bound
       .def(
-          "__getitem__", [](const Tensor& x, nb::handle key) { return selected(x, key); }, "key"_a.none(),
-          nb::sig("def __getitem__(self, key: typing.Any, /) -> Tensor"))
-      .def(
-          "__setitem__",
-          [](const Tensor& x, nb::handle key, const std::variant<Tensor, Number>& value) {
-            const Tensor target = selected(x, key,
-                                           "expected numbers and slices, which name a view: where, masked_fill, scatter and index_add "
-                                           "give a new tensor");
-            const nb::gil_scoped_release released;
-            if (const Number* const number = std::get_if<Number>(&value)) fill_(target, *number);
-            else copy_(target, std::get<Tensor>(value));
+          "__getitem__",
+          [](const Tensor& x, nb::handle key) {
+            return with_index([&] {
+              const std::vector<Index> indices = indices_of(key);
+              const nb::gil_scoped_release released;
+              return Index::apply(x, indices);
+            });
           },
-          "key"_a.none(), "value"_a, nb::sig("def __setitem__(self, key: typing.Any, value: Tensor | float, /) -> None"))
+          "key"_a.none(), nb::sig("def __getitem__(self, key: typing.Any, /) -> Tensor"))
+      .def("__setitem__", &assign, "key"_a.none(), "value"_a,
+           nb::sig("def __setitem__(self, key: typing.Any, value: Tensor | float, /) -> None"))
       .def(
           "__iter__", [](const Tensor& x) { return nb::iter(nb::cast(unstack(x))); },
           nb::sig("def __iter__(self) -> collections.abc.Iterator[Tensor]"));
