@@ -48,6 +48,15 @@ void bind_state(nb::module_& m) {
             return nb::borrow(self);
           },
           nb::sig("def __enter__(self) -> Scope"))
+      .def(
+          "_again", [](const Scope& scope) { return Scope{scope.open}; }, "Another scope of the kind.")
+      .def(
+          "__call__",
+          [](nb::handle self, const nb::object& function) {
+            return nb::object(nb::module_::import_("tern.scope").attr("decorated")(self, function));
+          },
+          nb::sig("def __call__(self, function: typing.Any, /) -> typing.Any"),
+          "As a decorator: each call of the function opens the scope.")
       .def("__exit__", [](Scope& scope, const nb::args&) { scope.exit(); }, nb::sig("def __exit__(self, *args: object) -> None"));
   m.def("no_grad", [] { return scope_of<NoGrad>(); }, "Ops are not recorded.");
   m.def("grad_mode", [](bool grad) { return scope_of<GradMode>(grad); }, "grad"_a, "Ops are recorded or not, as told.");

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import tern
@@ -49,14 +50,46 @@ def test_assignment_writes_to_views():
     x[1, 1:] = tern.tensor([5.0, 6.0])
     x[:, :1] = tern.tensor([[7.0], [8.0]])
     assert x.tolist() == [[7, 1, 1], [8, 5, 6]] and row.tolist() == [7, 1, 1]
-    with pytest.raises(tern.Error, match="masked_fill"):
-        x[x > 1] = 0
+    with pytest.raises(tern.Error, match="reshape|broadcast|shape"):
+        x[x > 1] = tern.ones(7)
     y = x
     y += 1
     y *= tern.tensor([1.0, 2.0, 3.0])
     y -= 1
     y /= 2
     assert y is x and x.tolist() == [[3.5, 1.5, 2.5], [4.0, 5.5, 10.0]]
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x.T, lambda x: x[:, 1:]])
+def test_assignment_by_masks_and_indices_is_numpys(view):
+    for key, value in (
+        (lambda a: a > 5, 0),
+        (lambda a: a > 5, "a"),
+        (lambda a: ids(a, [2, 0]), 7),
+        (lambda a: (ids(a, [2, 0]), ids(a, [1, 2])), 9),
+        (lambda a: (slice(None), ids(a, [1, 0])), 4),
+        (lambda a: (ids(a, [1]), slice(0, 2)), 3),
+        (lambda a: (0, ids(a, [[1, 2]])), 2),
+    ):
+        x, a = view(tern.arange(16).reshape(4, 4).float()), view(np.arange(16, dtype=np.float32).reshape(4, 4))
+        a[key(a)] = a[key(a)] * 10 if value == "a" else value
+        x[key(x)] = x[key(x)] * 10 if value == "a" else value
+        np.testing.assert_array_equal(x.numpy(), a)
+    x = tern.zeros(2, 3, dtype=tern.u8)
+    with pytest.raises(tern.Error, match="u8"):
+        x[x == 0] = 300
+    with pytest.raises(IndexError):
+        x[tern.tensor([5])] = 1
+    w = tern.ones(2, 3).requires_grad_()
+    with pytest.raises(tern.Error, match="in-place"):
+        w[w > 0] = 1
+    with tern.no_grad():
+        w[w > 0] = 2
+    assert w.sum().item() == 12
+
+
+def ids(like, numbers):
+    return np.array(numbers) if isinstance(like, np.ndarray) else tern.tensor(numbers)
 
 
 def test_operators_leave_others_to_others():
@@ -149,6 +182,27 @@ def test_scopes():
     with tern.anomaly_mode():
         with pytest.raises(tern.Error, match="log"):
             tern.log(tern.tensor([-1.0]))
+
+
+def test_scopes_as_decorators():
+    w = tern.ones(1).requires_grad_()
+
+    @tern.no_grad()
+    def evaluate(x, *, twice=False):
+        """What it says."""
+        return evaluate(x) if twice else (x * 2, tern.is_grad_enabled())
+
+    assert evaluate.__name__ == "evaluate" and evaluate.__doc__ == "What it says."
+    for x, enabled in (evaluate(w), evaluate(w, twice=True)):
+        assert not x.requires_grad and not enabled
+    assert tern.is_grad_enabled()
+    results = []
+    threads = [threading.Thread(target=lambda: results.extend(evaluate(w)[0].requires_grad for _ in range(200))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [False] * 800 and (w * 2).requires_grad
 
 
 def test_state_is_a_threads_own():
