@@ -146,25 +146,6 @@ void set_state(nb::handle self, const nb::handle& state) {
   if (has_modes) set_modes(nb::cast<nn::Module&>(self), nb::cast<Modes>(nb::object(state[1])));
 }
 
-void refuse_pickles(nb::module_& m) {
-  for (const auto& [name, value] : nb::borrow<nb::dict>(m.attr("__dict__"))) {
-    if (!PyType_Check(value.ptr()) || !nb::type_check(value)) continue;
-    const nb::object own = value.attr("__dict__");
-    const auto has = [&](const char* method) { return nb::cast<bool>(own.attr("__contains__")(method)); };
-    if (has("__reduce__") || has("__getstate__") ||
-        PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(value.ptr()), reinterpret_cast<PyTypeObject*>(nb::type<nn::Module>().ptr())))
-      continue;
-    nb::cpp_function_def(
-        [](nb::handle self) -> nb::object {
-          const bool has_state = nb::hasattr(self, "state_dict");
-          throw nb::type_error(
-              ("cannot pickle '" + std::string(Py_TYPE(self.ptr())->tp_name) + "' object" + (has_state ? ": pickle its state_dict()" : ""))
-                  .c_str());
-        },
-        nb::scope(value), nb::name("__reduce__"), nb::is_method());
-  }
-}
-
 void bind_copies(nb::module_& m, nb::module_& nn, nb::class_<Tensor>& tensor) {
   nb::class_<Elements>(m, "_Elements")
       .def("__reduce__", [](nb::handle self) { return nb::make_tuple(core().attr("_elements"), pickled(nb::cast<Elements&>(self))); })

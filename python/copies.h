@@ -21,7 +21,5 @@ nb::tuple get_state(nb::handle self);
 void set_state(nb::handle self, const nb::handle& state);
 
 void bind_copies(nb::module_& m, nb::module_& nn, nb::class_<Tensor>& tensor);
-/// A class that says how it pickles does so; of others it is a TypeError, and not an object without its C++ part.
-void refuse_pickles(nb::module_& m);
 
 }  // namespace tern::python

@@ -106,9 +106,41 @@ struct Function {
 };
 Known& known(PyObject* self) { return *reinterpret_cast<Function*>(self)->known; }
 
+/// The signatures in Python's words.
+std::string signature_lines(const Known& f, const char* between);
+
+/// What a call returned. Where no overload takes the arguments, the error is one line.
+PyObject* checked(const Known& f, PyObject* result, PyObject* const* args, std::size_t flagged, PyObject* names) noexcept {
+  if (result || !PyErr_ExceptionMatches(PyExc_TypeError)) [[likely]]
+    return result;
+  nb::python_error error;
+  try {
+    const std::string name = nb::cast<std::string>(f.name), text = nb::str(error.value()).c_str();
+    if (!text.starts_with(name + "(): incompatible function arguments")) {
+      error.restore();
+      return nullptr;
+    }
+    const auto count = std::size_t(PyVectorcall_NARGS(flagged)), named = names ? std::size_t(PyTuple_GET_SIZE(names)) : 0;
+    std::string got;
+    for (std::size_t i = 0; i < count + named; ++i) {
+      const std::string type = nb::cast<std::string>(nb::handle(args[i]).type().attr("__name__"));
+      got += (i == 0 ? "" : ", ") +
+             (i < count ? ""
+                        : nb::cast<std::string>(names ? nb::handle(PyTuple_GET_ITEM(names, Py_ssize_t(i - count))) : nb::handle()) + "=") +
+             type;
+    }
+    PyErr_SetString(PyExc_TypeError, ("[" + name + "] expected " + signature_lines(f, " or ") + " but got (" + got + ")").c_str());
+  } catch (nb::python_error& e) {
+    e.restore();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_TypeError, e.what());
+  }
+  return nullptr;
+}
+
 PyObject* pass_on(PyObject* self, PyObject* const* args, std::size_t count, PyObject* names) noexcept {
   const auto* const f = reinterpret_cast<Function*>(self);
-  return f->inner(f->function, args, count, names);
+  return checked(*f->known, f->inner(f->function, args, count, names), args, count, names);
 }
 
 /// The parameter that a name is another spelling of; null for its own name. Names in a program's text are interned, so that they are the
@@ -157,7 +189,7 @@ PyObject* translate(PyObject* self, PyObject* const* args, std::size_t flagged, 
   }
   const auto count = std::size_t(PyVectorcall_NARGS(flagged)), first = std::size_t(std::max(f.sizes, 0));
   if (f.sizes < 0 || count < first + 2 || !is_size(args[first]) || !is_size(args[first + 1]))
-    return inner(f.function.ptr(), args, flagged, own.ptr());
+    return checked(f, inner(f.function.ptr(), args, flagged, own.ptr()), args, flagged, own.ptr());
   std::size_t last = first + 2;
   while (last < count && is_size(args[last])) ++last;
   const nb::object sizes = nb::steal(PyTuple_New(Py_ssize_t(last - first)));
@@ -167,7 +199,7 @@ PyObject* translate(PyObject* self, PyObject* const* args, std::size_t flagged, 
   std::vector<PyObject*> all(args, args + first);
   all.push_back(sizes.ptr());
   all.insert(all.end(), args + last, args + count + named);
-  return inner(f.function.ptr(), all.data(), all.size() - named, own.ptr());
+  return checked(f, inner(f.function.ptr(), all.data(), all.size() - named, own.ptr()), all.data(), all.size() - named, own.ptr());
 }
 
 void dealloc(PyObject* self) {
@@ -229,8 +261,7 @@ nb::object signatures(const Known& f) {
   return nb::tuple(result);
 }
 
-/// The signatures in Python's words, and the docstring.
-std::string documentation(const Known& f) {
+std::string signature_lines(const Known& f, const char* between) {
   std::string lines;
   for (const nb::handle one : f.function.attr("__nb_signature__")) {
     std::string line = nb::cast<std::string>(one[0]).substr(4);
@@ -240,12 +271,13 @@ std::string documentation(const Known& f) {
       if (const std::size_t at = line.find(mark); at != std::string::npos)
         line.replace(at, mark.size(), nb::repr(nb::object(defaults[i])).c_str());
     }
-    for (const std::string place : {"tern._core.", "collections.abc.", "typing."})
+    for (const std::string place : {"tern._core.", "collections.abc.", "typing.", "DType."})
       for (std::size_t at = 0; (at = line.find(place)) != std::string::npos;) line.erase(at, place.size());
-    lines += line + "\n";
+    lines += (lines.empty() ? "" : between) + line;
   }
-  return lines + "\n" + f.doc;
+  return lines;
 }
+std::string documentation(const Known& f) { return signature_lines(f, "\n") + "\n\n" + f.doc; }
 
 /// An attribute that is computed; exceptions are Python's.
 template <class F>

@@ -31,7 +31,6 @@ NB_MODULE(_core, m) {
   bind_files(io, models);
   bind_state(m);
   bind_copies(m, nn, tensor);
-  for (nb::module_* const part : {&m, &nn, &train}) refuse_pickles(*part);
 
   publish(m, "", &tensor);
   publish(nn, "nn.");

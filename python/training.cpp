@@ -33,6 +33,11 @@ void bind_optimizer(nb::module_& m) {
           "The state for a checkpoint, by the parameters' names in `names`, as of named_parameters(). The tensors are views of the "
           "optimizer's own\n"
           "memory: io.load_safetensors_into restores it.")
+      .def("__reduce__",
+           [](nb::handle self) -> nb::object {
+             throw nb::type_error(
+                 ("cannot pickle '" + nb::cast<std::string>(self.type().attr("__name__")) + "' object: pickle its state_dict()").c_str());
+           })
       .def(
           "state_dict", [](train::Optimizer& optimizer) { return to_dict(optimizer.state()); },
           "The state by the parameters' positions: views of the optimizer's own memory.")

@@ -70,8 +70,13 @@ def test_other_spellings():
     assert tern.arange(5).clamp(min=2).tolist() == [2, 2, 2, 3, 4] and tern.arange(5).clamp(max=2).dtype == tern.i64
     with pytest.raises(TypeError, match=r"sum\(\) got 'dims' and 'axis', which are one parameter"):
         x.sum(dims=0, axis=1)
-    with pytest.raises(TypeError):
-        x.sum(dmi=0)
+    with pytest.raises(TypeError) as caught:
+        x.sum("0", dmi=0)
+    assert str(caught.value) == "[sum] expected sum(x: Tensor, dims: int | Sequence[int] = (), keepdim: bool = False) -> Tensor but got (Tensor, str, dmi=int)"
+    with pytest.raises(TypeError, match=r"^\[clamp\] expected clamp\(x: Tensor, .* but got \(str\)$"):
+        tern.clamp("x")
+    with pytest.raises(TypeError, match=r"^\[add\] expected add\(a: Tensor, b: Tensor\) -> Tensor or add\(a: Tensor, b: float\) -> Tensor but got \(Tensor, str\)$"):
+        x.add("1")
     assert x.sum(**{"".join(["a", "xis"]): 0}).shape == (3,)
     assert tern.einsum("ij,kj->ik", x, x).tolist() == tern.einsum("ij,kj->ik", [x, x]).tolist()
 
