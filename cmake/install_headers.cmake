@@ -22,6 +22,9 @@ function(tern_write_headers root destination)
     list(APPEND done ${header})
     file(READ ${root}/${header} text)
     string(REGEX REPLACE "(^|\n)#include \"([^\"]*)\"" "\\1#include <tern/\\2>" text "${text}")
+    if(NOT text MATCHES "#include <tern/version.h>")  # it checks the language before anything else is read
+      string(REPLACE "#pragma once\n" "#pragma once\n#include <tern/version.h>\n" text "${text}")
+    endif()
     tern_write_header(${destination}/tern/${header} "${text}")
     file(STRINGS ${root}/${header} foreign REGEX "^#include <[^>]*[./]")  # no header of the C++ standard library
     list(FILTER foreign EXCLUDE REGEX "<tern/")

@@ -44,10 +44,11 @@ if(TERN_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES native)   # the GPU at hand; the preset ci-cuda names 90a where there is none
   endif()
   enable_language(CUDA)
+  include("${CMAKE_CURRENT_LIST_DIR}/cuda_architectures.cmake")
   if(CMAKE_CUDA_ARCHITECTURES STREQUAL native AND CMAKE_CUDA_ARCHITECTURES_NATIVE)
-    include("${CMAKE_CURRENT_LIST_DIR}/cuda_architectures.cmake")
     tern_with_specific_features("${CMAKE_CUDA_ARCHITECTURES_NATIVE}" CMAKE_CUDA_ARCHITECTURES)
   endif()
+  tern_check_architectures("${CMAKE_CUDA_ARCHITECTURES}")
   message(STATUS "CUDA kernels are compiled for ${CMAKE_CUDA_ARCHITECTURES}")
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake 3.25 does not know that nvcc has had it since 12.0
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
@@ -57,6 +58,12 @@ if(TERN_CUDA)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 endif()
 
+# An older compiler fails somewhere in the middle of a build, with errors that do not name the reason.
+if((CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12) OR
+   (CMAKE_CXX_COMPILER_ID STREQUAL Clang AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14))
+  message(FATAL_ERROR "tern needs g++ 12, clang 14 or later, but ${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}: "
+                      "name another one, for instance -DCMAKE_CXX_COMPILER=g++-12")
+endif()
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)

@@ -74,6 +74,18 @@ if(MODE STREQUAL find_package)
     message(FATAL_ERROR "README's program ends elsewhere than README says:\n${output}")
   endif()
   check_size(readme/readme)
+  # A compiler with an older language says so in one line, and nothing else of the headers, whichever is included.
+  file(GLOB include ${WORK}/prefix/include)
+  foreach(header tern/tern.h tern/nn/module.h tern/tensor/dtype.h tern.h)
+    file(WRITE ${WORK}/older.cpp "#include <${header}>\nint main() { return tern::zeros({2}).dims(); }\n")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -std=c++17 -I${include} -fsyntax-only older.cpp WORKING_DIRECTORY ${WORK}
+                    ERROR_VARIABLE output RESULT_VARIABLE result)
+    string(REGEX MATCHALL "error: [^\n]*" errors "${output}")
+    list(LENGTH errors count)
+    if(result EQUAL 0 OR NOT count EQUAL 2 OR NOT output MATCHES "tern is C\\+\\+20: compile with -std=c\\+\\+20")
+      message(FATAL_ERROR "<${header}> in C++17: expected one line that says C++20, and the end of the compilation, but got\n${output}")
+    endif()
+  endforeach()
   if(PKG_CONFIG)
     file(GLOB place ${WORK}/prefix/lib*/pkgconfig ${WORK}/prefix/lib/*/pkgconfig)
     run(sh -c "PKG_CONFIG_PATH=${place} && export PKG_CONFIG_PATH && ${CMAKE_CXX_COMPILER} -std=c++20 ${own_flags} \
