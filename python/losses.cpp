@@ -24,9 +24,10 @@ void bind_losses(nb::module_& m) {
       },
       "x"_a, "weight"_a, "bias"_a.none(), "targets"_a, nb::kw_only(), "token_weights"_a = nb::none(), "ignore_index"_a = -100,
       "label_smoothing"_a = 0, "reduction"_a = mean, "chunk_rows"_a = 0, Released());
-  const auto two = [&](const char* name, const char* first, const char* second, Tensor (*f)(const Tensor&, const Tensor&, Reduction)) {
+  const auto two = [&](const char* name, const char* first, const char* second,
+                       Tensor (*f)(const Tensor&, const Tensor&, const LossOptions&)) {
     m.def(
-        name, [f](const Tensor& a, const Tensor& b, const Choice<Reduction>& reduction) { return f(a, b, reduction); }, nb::arg(first),
+        name, [f](const Tensor& a, const Tensor& b, const Choice<Reduction>& reduction) { return f(a, b, {reduction}); }, nb::arg(first),
         nb::arg(second), "reduction"_a = mean, Released());
   };
   two("mse_loss", "a", "b", &mse_loss);
@@ -37,12 +38,14 @@ void bind_losses(nb::module_& m) {
   m.def(
       "nll_loss",
       [](const Tensor& log_probabilities, const Tensor& targets, const Choice<Reduction>& reduction, std::int64_t ignore_index) {
-        return nll_loss(log_probabilities, targets, reduction, ignore_index);
+        return nll_loss(log_probabilities, targets, {ignore_index, reduction});
       },
       "log_probabilities"_a, "targets"_a, "reduction"_a = mean, "ignore_index"_a = -100, Released());
   m.def(
       "huber_loss",
-      [](const Tensor& a, const Tensor& b, double delta, const Choice<Reduction>& reduction) { return huber_loss(a, b, delta, reduction); },
+      [](const Tensor& a, const Tensor& b, double delta, const Choice<Reduction>& reduction) {
+        return huber_loss(a, b, {delta, reduction});
+      },
       "a"_a, "b"_a, "delta"_a = 1, "reduction"_a = mean, Released());
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "ops/copy.h"
+
 namespace tern::nn {
 
 static TransformerOptions encoder_options(const EncoderDecoderOptions& o) {
@@ -32,11 +34,11 @@ void EncoderDecoder::visit(Visitor& v) {
 
 Memory EncoderDecoder::encode(const Tensor& src_ids, const Tensor& src_lengths) const {
   const ModuleScope scope(this, "EncoderDecoder");
-  if (src_lengths.defined() &&
-      (src_lengths.dtype() != DType::i64 || src_lengths.dims() != 1 || src_ids.dims() != 2 || src_lengths.size(0) != src_ids.size(0)))
-    fail("EncoderDecoder", fmt::format("expected src_lengths (B) of i64, one for each row of src_ids {}, but got {} {}",
+  const bool are_counts = src_lengths.defined() && (src_lengths.dtype() == DType::i64 || src_lengths.dtype() == DType::i32);
+  if (src_lengths.defined() && (!are_counts || src_lengths.dims() != 1 || src_ids.dims() != 2 || src_lengths.size(0) != src_ids.size(0)))
+    fail("EncoderDecoder", fmt::format("expected src_lengths (B) of i64 or i32, one for each row of src_ids {}, but got {} {}",
                                        to_string(src_ids.shape()), name(src_lengths.dtype()), to_string(src_lengths.shape())));
-  const AttentionMask mask{.key_lengths = src_lengths};
+  const AttentionMask mask{.key_lengths = are_counts ? cast(src_lengths, DType::i64) : Tensor()};
   return {encoder.hidden(src_ids, mask), mask};
 }
 

@@ -184,11 +184,12 @@ void TransformerModel::forward_block(const TransformerLayer& block, ResidualStre
   });
 }
 
-Tensor TransformerModel::hidden(const Tensor& ids, const AttentionMask& visible, const Tensor& position_ids, KvCache* cache,
+Tensor TransformerModel::hidden(const Tensor& ids_, const AttentionMask& visible, const Tensor& position_ids, KvCache* cache,
                                 const Memory& memory) const {
   const ModuleScope scope(this, model_);
-  if (ids.dims() != 2 || ids.dtype() != DType::i64)
-    fail(model_, fmt::format("expected ids (B, T) of i64 but got {} {}", name(ids.dtype()), to_string(ids.shape())));
+  if (ids_.dims() != 2 || (ids_.dtype() != DType::i64 && ids_.dtype() != DType::i32))
+    fail(model_, fmt::format("expected ids (B, T) of i64 or i32 but got {} {}", name(ids_.dtype()), to_string(ids_.shape())));
+  const Tensor ids = cast(ids_, DType::i64);
   const std::int64_t length = ids.size(1);
   if (length > options.length)
     fail(model_, fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));

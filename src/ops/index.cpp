@@ -7,6 +7,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/dropout_at.h"
+#include "ops/detail/indices.h"
 #include "ops/factory.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/embedding.h"
@@ -21,13 +22,11 @@ namespace tern {
 
 namespace {
 
-void check_index(const char* op, const Tensor& x, const Tensor& index) {
+/// The indices of an op on x, as i64.
+Tensor checked_indices(const char* op, const Tensor& x, const Tensor& index) {
   check_one_device(op, {&x, &index});
-  if (index.dtype() != DType::i64) fail(op, fmt::format("expected indices of i64 but got {}", name(index.dtype())));
+  return detail::as_indices(op, index);
 }
-
-/// Converts indices of i32 to i64, which the kernels take; returns others as they are.
-Tensor as_long(const Tensor& index) { return index.dtype() == DType::i32 ? cast(index, DType::i64) : index; }
 
 /// x as (A, N, C) around a dimension of length N. The dimensions on either side are merged, which may take a copy.
 Tensor merged_around(const Tensor& x, int dim) {
@@ -58,8 +57,8 @@ static Tensor add_slices(const Shape& shape, int dim, const Tensor& index, const
                 [dim](const Backward& call) -> Tensors { return {index_select(call.grad(), dim, call.saved(0))}; });
 }
 
-Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
-  check_index("index_select", x, index);
+Tensor index_select(const Tensor& x, int dim, const Tensor& indices) {
+  const Tensor index = checked_indices("index_select", x, indices);
   dim = normalize_dim(dim, x.dims(), "index_select");
   if (index.dims() != 1) fail("index_select", fmt::format("expected indices (I) but got {}", to_string(index.shape())));
   Tensor y = empty(with_size(x.shape(), dim, index.size(0)), x.dtype(), x.device());
@@ -80,8 +79,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
 
 /// Checks an op that writes or adds slices of a source at indices (I) along x's dimension `dim`. Returns the dimension counted from 0.
 static int check_slices(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
-  check_one_device(op, {&x, &index, &source});
-  check_index(op, x, index);
+  check_one_device(op, {&x, &source});
   dim = normalize_dim(dim, x.dims(), op);
   if (index.dims() != 1 || source.shape() != with_size(x.shape(), dim, index.size(0)) || source.dtype() != x.dtype())
     fail(op, fmt::format("expected indices (I) and a source like x {} {} with I slices along dimension {} but got {} and {} {}",
@@ -90,7 +88,8 @@ static int check_slices(const char* op, const Tensor& x, int dim, const Tensor& 
   return dim;
 }
 
-Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+Tensor index_add(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
+  const Tensor index = checked_indices("index_add", x, indices);
   dim = check_slices("index_add", x, dim, index, source);
   Tensor y;
   {
@@ -104,7 +103,8 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
   });
 }
 
-Tensor index_copy_(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+Tensor index_copy_(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
+  const Tensor index = checked_indices("index_copy_", x, indices);
   dim = check_slices("index_copy_", x, dim, index, source);
   begin_in_place("index_copy_", x, {index, source});
   const NoGrad unrecorded;
@@ -114,10 +114,9 @@ Tensor index_copy_(const Tensor& x, int dim, const Tensor& index, const Tensor& 
   return x;
 }
 
-Tensor embedding(const Tensor& table, const Tensor& indices_) {
-  const Tensor indices = as_long(indices_);
+Tensor embedding(const Tensor& table, const Tensor& ids) {
   if (table.dims() != 2) fail("embedding", fmt::format("expected a table (V, D) but got {}", to_string(table.shape())));
-  check_index("embedding", table, indices);
+  const Tensor indices = checked_indices("embedding", table, ids);
   Shape shape = indices.shape();
   shape.push_back(table.size(1));
   return reshape(index_select(table, 0, reshape(indices, {indices.numel()})), shape);
@@ -130,12 +129,11 @@ static Tensor embedding_sum(const Tensor& table, const Tensor& positions, const 
 }
 
 Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids_, double p, bool training) {
-  const Tensor ids = as_long(ids_);
-  check_one_device("fused_embedding", {&table, &positions, &ids});
+  check_one_device("fused_embedding", {&table, &positions});
+  const Tensor ids = checked_indices("fused_embedding", table, ids_);
   if (table.dims() != 2 || ids.dims() != 2)
     fail("fused_embedding",
          fmt::format("expected a table (V, D) and indices (B, T) but got {} and {}", to_string(table.shape()), to_string(ids.shape())));
-  check_index("fused_embedding", table, ids);
   if (positions.defined() && (positions.dims() != 2 || positions.size(0) < ids.size(1) || positions.size(1) != table.size(1) ||
                               positions.dtype() != table.dtype()))
     fail("fused_embedding", fmt::format("expected positions (at least {}, {}) of the table's dtype {} but got {} {}", ids.size(1),
@@ -175,7 +173,6 @@ Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tenso
 }
 
 static void check_along(const char* op, const Tensor& x, int dim, const Tensor& index) {
-  check_index(op, x, index);
   if (index.dims() != x.dims() || with_size(index.shape(), dim, 0) != with_size(x.shape(), dim, 0))
     fail(op,
          fmt::format("expected indices like x {} but for dimension {}, but got {}", to_string(x.shape()), dim, to_string(index.shape())));
@@ -189,7 +186,8 @@ static Tensor scatter(const Shape& shape, int dim, const Tensor& index, const Te
                 [dim](const Backward& call) -> Tensors { return {gather(call.grad(), dim, call.saved(0))}; });
 }
 
-Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+Tensor gather(const Tensor& x, int dim, const Tensor& indices) {
+  const Tensor index = checked_indices("gather", x, indices);
   dim = normalize_dim(dim, x.dims(), "gather");
   check_along("gather", x, dim, index);
   Tensor y = empty(index.shape(), x.dtype(), x.device());
@@ -198,8 +196,9 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
                 [dim, shape = x.shape()](const Backward& call) -> Tensors { return {scatter(shape, dim, call.saved(0), call.grad())}; });
 }
 
-Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
-  check_one_device("scatter_add", {&x, &index, &source});
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
+  check_one_device("scatter_add", {&x, &source});
+  const Tensor index = checked_indices("scatter_add", x, indices);
   dim = normalize_dim(dim, x.dims(), "scatter_add");
   check_along("scatter_add", x, dim, index);
   if (source.shape() != index.shape() || source.dtype() != x.dtype())
@@ -227,8 +226,7 @@ Tensor tril(const Tensor& x, std::int64_t diagonal) { return triangle("tril", x,
 Tensor triu(const Tensor& x, std::int64_t diagonal) { return triangle("triu", x, diagonal, true); }
 
 Tensor one_hot(const Tensor& indices_, std::int64_t classes, DType dtype) {
-  const Tensor indices = as_long(indices_);
-  if (indices.dtype() != DType::i64) fail("one_hot", fmt::format("expected indices of i64 but got {}", name(indices.dtype())));
+  const Tensor indices = detail::as_indices("one_hot", indices_);
   if (classes < 0) fail("one_hot", fmt::format("expected a number of classes >= 0 but got {}", classes));
   return cast(eq(unsqueeze(indices, -1), arange(classes, DType::i64, indices.device())), dtype);
 }

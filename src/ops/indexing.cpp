@@ -6,6 +6,7 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
+#include "ops/detail/indices.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
@@ -183,15 +184,16 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   return index_select(reshape(broadcast_to(x, shape), {numel(shape)}), 0, at);
 }
 
-Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
-  check_one_device("scatter", {&x, &index, &source});
+Tensor scatter(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
+  check_one_device("scatter", {&x, &indices, &source});
+  const Tensor index = detail::as_indices("scatter", indices);
   dim = normalize_dim(dim, x.dims(), "scatter");
   Shape expected = x.shape();
   if (index.dims() == x.dims()) expected[dim] = index.shape()[dim];
-  if (index.dtype() != DType::i64 || index.shape() != expected || source.shape() != expected || source.dtype() != x.dtype())
-    fail("scatter", fmt::format("expected indices of i64 and a source of {}, both like x {} but for dimension {}, but got {} {} and {} {}",
-                                name(x.dtype()), to_string(x.shape()), dim, name(index.dtype()), to_string(index.shape()),
-                                name(source.dtype()), to_string(source.shape())));
+  if (index.shape() != expected || source.shape() != expected || source.dtype() != x.dtype())
+    fail("scatter",
+         fmt::format("expected indices and a source of {}, both like x {} but for dimension {}, but got {} and {} {}", name(x.dtype()),
+                     to_string(x.shape()), dim, to_string(index.shape()), name(source.dtype()), to_string(source.shape())));
   Tensor y;
   {
     const NoGrad unrecorded;

@@ -8,6 +8,7 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
+#include "ops/detail/indices.h"
 #include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -47,11 +48,11 @@ struct Tokens {
 };
 
 /// Targets of logits (..., V), flattened and checked; `logits` is their shape.
-Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const Tensor& targets_, const CrossEntropyOptions& options) {
   const Tensor& weights = options.token_weights;
-  check_one_device(op, {&x, &targets, &weights});
-  if (!is_floating(x.dtype()) || targets.dtype() != DType::i64)
-    fail(op, fmt::format("expected floating logits and i64 targets but got {} and {}", name(x.dtype()), name(targets.dtype())));
+  check_one_device(op, {&x, &targets_, &weights});
+  if (!is_floating(x.dtype())) fail(op, fmt::format("expected floating logits but got {}", name(x.dtype())));
+  const Tensor targets = detail::as_indices(op, targets_);
   Shape expected = logits;
   if (!expected.empty()) expected.pop_back();
   if (logits.empty() || targets.shape() != expected || (weights.defined() && weights.shape() != expected))
@@ -327,7 +328,7 @@ Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tenso
   return reshape(losses_of_rows(head, tokens, chunk_rows), targets.shape());
 }
 
-Tensor mse_loss(const Tensor& a_, const Tensor& b_, Reduction reduction) {
+Tensor mse_loss(const Tensor& a_, const Tensor& b_, const LossOptions& options) {
   const Tensor a = detail::autocast("mse_loss", a_), b = detail::autocast("mse_loss", b_);
   check_one_device("mse_loss", {&a, &b});
   if (a.shape() != b.shape())
@@ -335,9 +336,9 @@ Tensor mse_loss(const Tensor& a_, const Tensor& b_, Reduction reduction) {
   if (!is_floating(promote(a.dtype(), b.dtype())))
     fail("mse_loss", fmt::format("expected a floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
   const Tensor squared = square(detail::widened(a) - detail::widened(b));
-  return cast(reduction == Reduction::none  ? squared
-              : reduction == Reduction::sum ? sum(squared)
-                                            : mean(squared),
+  return cast(options.reduction == Reduction::none  ? squared
+              : options.reduction == Reduction::sum ? sum(squared)
+                                                    : mean(squared),
               promote(a.dtype(), b.dtype()));
 }
 

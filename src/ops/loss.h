@@ -6,6 +6,11 @@ namespace tern {
 /// Reduction of a loss: all its elements, their mean or their sum.
 enum class Reduction { none, mean, sum };
 
+/// Options of a loss that has no others: mse_loss(a, b, {.reduction = Reduction::sum}).
+struct LossOptions {
+  Reduction reduction = Reduction::mean;  ///< reduction of the elements' losses
+};
+
 /// Options of cross_entropy().
 struct CrossEntropyOptions {
   Tensor token_weights;                   ///< (...), like the targets: factor of each token's loss; undefined: all 1
@@ -14,8 +19,8 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;  ///< reduction of the tokens' losses
 };
 
-/// -log softmax(logits)[target] for logits (..., V) and i64 targets (...). The mean divides by the sum of the weights of the tokens that
-/// are not ignored, and is NaN if all are. Losses are f32 for 16-bit logits.
+/// -log softmax(logits)[target] for logits (..., V) and targets (...), i64 or i32. The mean divides by the sum of the weights of the tokens
+/// that are not ignored, and is NaN if all are. Losses are f32 for 16-bit logits.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
 /// cross_entropy(linear(x, weight, bias), targets, options) for x (..., D), weight (V, D) and bias (V) or none, without the whole logits in
@@ -24,6 +29,6 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                             const CrossEntropyOptions& options = {}, std::int64_t chunk_rows = 0);
 
 /// (a - b)^2, as mean, sum or each element; a and b have one shape.
-Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean);
+Tensor mse_loss(const Tensor& a, const Tensor& b, const LossOptions& options = {});
 
 }  // namespace tern

@@ -10,6 +10,7 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/check_floating.h"
+#include "ops/detail/indices.h"
 #include "ops/join.h"
 #include "ops/kernels/quantized.h"
 #include "ops/matmul.h"
@@ -147,11 +148,11 @@ Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Te
   return record(op, y, {x, bias}, {}, [](const Backward&) -> Tensors { return {}; });  // for anomaly mode: no operand requires a gradient
 }
 
-Tensor quantized_embedding(const QuantizedWeight& table, const Tensor& ids, DType dtype) {
+Tensor quantized_embedding(const QuantizedWeight& table, const Tensor& indices, DType dtype) {
   constexpr const char* op = "quantized_embedding";
   check_weight(op, table);
-  check_one_device(op, {&table.rows, &ids});
-  if (ids.dtype() != DType::i64) fail(op, fmt::format("expected indices of i64 but got {}", name(ids.dtype())));
+  check_one_device(op, {&table.rows, &indices});
+  const Tensor ids = detail::as_indices(op, indices);
   detail::check_floating(op, dtype);
   const Tensor index = contiguous(ids);
   if (ids.device() == cpu)

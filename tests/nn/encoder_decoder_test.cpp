@@ -367,11 +367,11 @@ TEST_CASE("An encoder-decoder refuses what does not fit, in one line") {
   const nn::EncoderDecoder model(o);
   const Tensor src = ids(1, 2, 3), tgt = ids(2, 2, 2);
   CHECK_THROWS_WITH(model.encode(src, Tensor::from(std::vector<std::int64_t>{3}, {1})),
-                    "[EncoderDecoder] expected src_lengths (B) of i64, one for each row of src_ids (2, 3), but got i64 (1,)");
+                    "[EncoderDecoder] expected src_lengths (B) of i64 or i32, one for each row of src_ids (2, 3), but got i64 (1,)");
   CHECK_THROWS_WITH(model.encode(ids(1, 1, 10)),
                     "[EncoderDecoder] expected at most 9 positions but got ids (1, 10), in module encoder (EncoderDecoder)");
   CHECK_THROWS_WITH(model.encode(zeros({1, 3})),
-                    "[EncoderDecoder] expected ids (B, T) of i64 but got f32 (1, 3), in module encoder (EncoderDecoder)");
+                    "[EncoderDecoder] expected ids (B, T) of i64 or i32 but got f32 (1, 3), in module encoder (EncoderDecoder)");
   CHECK_THROWS_WITH(model.hidden(tgt, {}), "[EncoderDecoder] expected a memory, which encode gives, but got none");
   CHECK_THROWS_WITH(model.cache(1, 10), "[EncoderDecoder] expected a cache of at most 9 tokens, the model's length, but got 10");
   CHECK_THROWS_AS(model.forward(tgt, model.encode(ids(1, 3, 3))), Error);

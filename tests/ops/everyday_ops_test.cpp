@@ -15,7 +15,9 @@
 #include "ops/indexing.h"
 #include "ops/linalg.h"
 #include "ops/losses.h"
+#include "ops/normalize.h"
 #include "ops/operators.h"
+#include "ops/quantize.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/statistics.h"
@@ -98,6 +100,53 @@ TEST_CASE("Ids of i32 are as good as those of i64") {
   CHECK(same(one_hot(ids, 4), one_hot(longs, 4)));
   CHECK(list(bincount(reshape(ids, {4}))) == Doubles{1, 1, 0, 2});
   CHECK(list(bincount(cast(reshape(ids, {4}), DType::u8))) == Doubles{1, 1, 0, 2});
+  const Tensor few = Tensor::from({3, 0, 3}, {3}), few_longs = cast(few, DType::i64);  // the dtype of C++'s own numbers
+  CHECK(same(index_select(table, 0, few), index_select(table, 0, few_longs)));
+  CHECK(same(index_add(table, 0, few, count({3, 2})), index_add(table, 0, few_longs, count({3, 2}))));
+  CHECK(same(table[few], table[few_longs]));
+  CHECK(same(gather(table, 0, ids), gather(table, 0, longs)));
+  CHECK(same(scatter(table, 0, ids, count({2, 2})), scatter(table, 0, longs, count({2, 2}))));
+  CHECK(same(scatter(table, 0, ids, 7.0), scatter(table, 0, longs, 7.0)));
+  CHECK(same(scatter_add(table, 0, ids, count({2, 2})), scatter_add(table, 0, longs, count({2, 2}))));
+  const Tensor copied = clone(table), copied_longs = clone(table);
+  index_copy_(copied, 0, few, count({3, 2})), index_copy_(copied_longs, 0, few_longs, count({3, 2}));
+  CHECK(same(copied, copied_longs));
+  const Tensor logits = cast(reshape(count({16}), {2, 2, 4}), DType::f32), head = cast(count({4, 4}), DType::f32);
+  CHECK(same(cross_entropy(logits, ids), cross_entropy(logits, longs)));
+  CHECK(same(cross_entropy(logits, ids, {.ignore_index = 3}), cross_entropy(logits, longs, {.ignore_index = 3})));
+  CHECK(same(nll_loss(log_softmax(logits), ids), nll_loss(log_softmax(logits), longs)));
+  CHECK(same(linear_cross_entropy(logits, head, {}, ids), linear_cross_entropy(logits, head, {}, longs)));
+  const QuantizedWeight quantized = quantize(head, QuantFormat::int8);
+  CHECK(same(quantized_embedding(quantized, ids, DType::f32), quantized_embedding(quantized, longs, DType::f32)));
+  // Gradients go back through the indices that were cast.
+  for (const Tensor& index : {ids, longs}) {
+    const Tensor x = zeros({4, 2}, DType::f32).set_requires_grad();
+    sum(gather(x, 0, index) * 2.0).backward();
+    CHECK(list(x.grad()) == Doubles{0, 2, 0, 2, 0, 0, 4, 0});
+  }
+  for (const DType dtype : {DType::u8, DType::f32, DType::boolean}) {
+    CHECK_THROWS_WITH(gather(table, 0, cast(ids, dtype)), std::string("[gather] expected indices of i64 or i32 but got ") + name(dtype));
+    CHECK_THROWS_WITH(cross_entropy(logits, cast(ids, dtype)),
+                      std::string("[cross_entropy] expected indices of i64 or i32 but got ") + name(dtype));
+  }
+}
+
+TEST_CASE("Bits of i64 beyond 2^53 are exact") {
+  const std::int64_t large = (std::int64_t{1} << 62) + 5, other = (std::int64_t{1} << 61) + 4;
+  const Tensor x = Tensor::from(std::vector<std::int64_t>{large, -large}, {2});
+  const auto values = [](const Tensor& y) { return y.to_vector<std::int64_t>(); };
+  CHECK(values(x & other) == std::vector<std::int64_t>{large & other, -large & other});
+  CHECK(values(x | other) == std::vector<std::int64_t>{large | other, -large | other});
+  CHECK(values(x ^ other) == std::vector<std::int64_t>{large ^ other, -large ^ other});
+  CHECK(values(~x) == std::vector<std::int64_t>{~large, ~-large});
+  CHECK(values(x >> 3) == std::vector<std::int64_t>{large >> 3, -large >> 3});
+  CHECK(values((x & (x - 1)) & Tensor::scalar(std::int64_t{7})) == std::vector<std::int64_t>{4, (-large & (-large - 1)) & 7});
+  const Tensor narrow = Tensor::from(std::vector<std::int32_t>{-8}, {1});
+  CHECK((narrow | x[{Slice(0, 1)}]).dtype() == DType::i64);
+  CHECK((narrow << 1).dtype() == DType::i32);
+  CHECK(
+      (Tensor::from(std::vector<bool>{true, false}, {2}) ^ Tensor::from(std::vector<std::uint8_t>{3, 3}, {2})).to_vector<std::uint8_t>() ==
+      std::vector<std::uint8_t>{2, 3});
 }
 
 TEST_CASE("Index::apply is x[...] for a number of indices that is known when the program runs") {
@@ -199,14 +248,14 @@ TEST_CASE("NaN and infinities are found, in every floating dtype") {
 
 TEST_CASE("Losses are finite at their ends") {
   const Tensor logits = Tensor::from(Doubles{1e4, -1e4, 1e4}, {3}).set_requires_grad(), targets = Tensor::from(Doubles{1, 0, 0}, {3});
-  const Tensor loss = binary_cross_entropy_with_logits(logits, targets, Reduction::none);
+  const Tensor loss = binary_cross_entropy_with_logits(logits, targets, {.reduction = Reduction::none});
   CHECK(list(loss) == Doubles{0, 0, 1e4});
   CHECK(list(grad({sum(loss)}, {logits})[0]) == Doubles{0, 0, 1});
   const Tensor zero = zeros({1}, DType::f64).set_requires_grad();
   CHECK(list(grad({binary_cross_entropy_with_logits(zero, ones({1}, DType::f64))}, {zero})[0]) == Doubles{-0.5});
-  CHECK(list(binary_cross_entropy(targets, targets, Reduction::none)) == Doubles{0, 0, 0});
+  CHECK(list(binary_cross_entropy(targets, targets, {.reduction = Reduction::none})) == Doubles{0, 0, 0});
   const Tensor p = Tensor::from(Doubles{0, 1}, {2}), log_q = Tensor::from(Doubles{-infinity, 0}, {2});
-  CHECK(list(kl_div(log_q, p, Reduction::none)) == Doubles{0, 0});
+  CHECK(list(kl_div(log_q, p, {.reduction = Reduction::none})) == Doubles{0, 0});
   // An ignored row's infinity does not reach the loss.
   const Tensor rows = Tensor::from(Doubles{-infinity, nan, -1, -2}, {2, 2});
   CHECK(nll_loss(rows, longs({-100, 1})).item<double>() == 2);

@@ -254,7 +254,7 @@ void add_loss(Rows& rows) {
     for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
       row.cases.push_back(
           {{value(shape), value(shape)},
-           [=](In in) -> Tensors { return {mse_loss(in[0], in[1], reduction)}; },
+           [=](In in) -> Tensors { return {mse_loss(in[0], in[1], {.reduction = reduction})}; },
            [=](Ref in) {
              const Array squares = zip(in[0], in[1], in.dtype, [](double a, double b) { return (a - b) * (a - b); });
              if (reduction == Reduction::none) return one(squares);

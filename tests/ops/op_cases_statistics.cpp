@@ -315,7 +315,7 @@ Array reduced(const Array& losses, Reduction reduction, double count) {
 }
 
 template <class F>
-Row loss(const char* name, Tensor (*f)(T, T, Reduction), F g, const Input& a, const Input& b) {
+Row loss(const char* name, Tensor (*f)(T, T, const LossOptions&), F g, const Input& a, const Input& b) {
   Row row{name, {}};
   row.slack = 10;
   for (const Shape& shape : {Shape{0}, {1}, {31}, {33}, {1025}, {3, 5}})
@@ -323,11 +323,11 @@ Row loss(const char* name, Tensor (*f)(T, T, Reduction), F g, const Input& a, co
       Input x = a, y = b;
       x.shape = y.shape = shape;
       row.cases.push_back({{x, y},
-                           [=](In in) -> Tensors { return {f(in[0], in[1], reduction)}; },
+                           [=](In in) -> Tensors { return {f(in[0], in[1], {reduction})}; },
                            [=](Ref in) { return one(reduced(zip(in[0], in[1], in.dtype, g), reduction, double(in[0].values.size()))); }});
     }
-  row.mistakes = {{[=] { f(sample({3}), sample({4}), Reduction::mean); }, {"(3,)", "(4,)"}},
-                  {[=] { f(sample({3}), sample({3}, DType::i64), Reduction::mean); }, {"floating", "i64"}}};
+  row.mistakes = {{[=] { f(sample({3}), sample({4}), {Reduction::mean}); }, {"(3,)", "(4,)"}},
+                  {[=] { f(sample({3}), sample({3}, DType::i64), {Reduction::mean}); }, {"floating", "i64"}}};
   return row;
 }
 
@@ -343,14 +343,14 @@ void add_losses(Rows& rows) {
       loss("kl_div", kl_div, [](double x, double t) { return t == 0 ? 0 : t * (std::log(t) - x); }, Input{{}, -4, 0}, Input{{}, 0.2, 1}));
   rows.push_back(loss("l1_loss", l1_loss, [](double a, double b) { return std::abs(a - b); }, Input{{}, -2, 0}, Input{{}, 0.2, 2}));
   rows.push_back(loss(
-      "huber_loss", [](T a, T b, Reduction r) { return huber_loss(a, b, 1.5, r); },
+      "huber_loss", [](T a, T b, const LossOptions& o) { return huber_loss(a, b, {1.5, o.reduction}); },
       [](double a, double b) {
         const double d = std::abs(a - b);
         return d <= 1.5 ? d * d / 2 : 1.5 * (d - 0.75);
       },
       Input{{}, -2, 2}, Input{{}, -2, 2}));
   for (const double delta : {0.0, -1.0, std::nan("")})
-    rows.back().mistakes.push_back({[=] { huber_loss(sample({3}), sample({3}), delta); }, {"delta > 0"}});
+    rows.back().mistakes.push_back({[=] { huber_loss(sample({3}), sample({3}), {.delta = delta}); }, {"delta > 0"}});
 
   Row row{"nll_loss", {}};
   row.slack = 10;
@@ -361,7 +361,7 @@ void add_losses(Rows& rows) {
       // A target of 0 is ignored, where there are others.
       const std::int64_t ignored = shape.back() > 1 && numel(targets) > 1 ? 0 : -100;
       row.cases.push_back({{value(shape, -4, 0), index(targets, shape.back())},
-                           [=](In in) -> Tensors { return {nll_loss(in[0], in[1], reduction, ignored)}; },
+                           [=](In in) -> Tensors { return {nll_loss(in[0], in[1], {ignored, reduction})}; },
                            [=](Ref in) {
                              double count = 0;
                              const Array losses = make(targets, in.dtype, [&](Shape i) {
