@@ -24,7 +24,7 @@ struct AttentionOptions {
 
 /// Multi-head attention: scaled_dot_product_attention over `heads` heads, then a projection. Vaswani et al., 2017. Self attention has one
 /// fused projection `qkv` ((heads + 2 kv_heads) head_dim, width); cross attention has `query` and `key_value`.
-struct MultiHeadAttention final : Module {
+struct MultiHeadAttention final : Callable<MultiHeadAttention> {
   MultiHeadAttention() = default;
   /// Throws Error unless kv_heads divides heads, and heads divides the width if no head_dim is given.
   MultiHeadAttention(std::int64_t width, const AttentionOptions& options);

@@ -2,7 +2,7 @@
 
 namespace tern::nn {
 
-DecoderLM::DecoderLM(const DecoderLMOptions& options_) : TransformerModel(options_, {.model = "DecoderLM"}) {
+DecoderLM::DecoderLM(const DecoderLMOptions& options_) : Callable(options_, {.model = "DecoderLM"}) {
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
   initialize(named_parameters(*this), options, 2 * options.layers);

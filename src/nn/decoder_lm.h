@@ -9,7 +9,7 @@ using DecoderLMOptions = TransformerOptions;  ///< those of the body and of the 
 /// Decoder-only language model: a TransformerModel with a linear head. The defaults are the classic translation model; GPT-2 is head_bias =
 /// false, tied_head = true, gelu_tanh, ff = 4 width; Llama is NormKind::rms, rotary positions with RopePairs::halves, gated silu, no
 /// biases. models/hugging_face.h loads those of Hugging Face.
-struct DecoderLM final : TransformerModel {
+struct DecoderLM final : Callable<DecoderLM, TransformerModel> {
   DecoderLM() = default;
   /// Throws Error as TransformerModel does.
   explicit DecoderLM(const DecoderLMOptions& options);

@@ -12,7 +12,7 @@ struct EncoderDecoderOptions : TransformerOptions {
 /// Translation model: an encoder whose tokens all see each other, a decoder with causal self attention and cross attention to the encoder's
 /// states, and a linear head; source and target share one token table. Vaswani et al., 2017, with pre-LN layers. The defaults are those of
 /// TransformerOptions; with tied_head the head shares the table too.
-struct EncoderDecoder final : Module {
+struct EncoderDecoder final : Callable<EncoderDecoder> {
   EncoderDecoder() = default;
   /// Throws Error as TransformerModel does, and for encoder_layers < 0.
   explicit EncoderDecoder(const EncoderDecoderOptions& options);

@@ -101,9 +101,11 @@ std::string short_name(const std::type_info& type);
 }  // namespace detail
 
 /// Module whose call is its forward: with `struct Net final : nn::Callable<Net> { ... Tensor forward(const Tensor& x) const; }`, net(x) is
-/// net.forward(x) in a ModuleScope. The call is a template, so an argument in braces needs its type: net(x, AttentionMask{...}).
-template <class M>
-struct Callable : Module {
+/// net.forward(x) in a ModuleScope. The call is a template, so an argument in braces needs its type: net(x, AttentionMask{...}). `Base` is
+/// another module that M extends.
+template <class M, class Base = Module>
+struct Callable : Base {
+  using Base::Base;
   /// forward(args...) in a ModuleScope.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) const {

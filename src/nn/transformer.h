@@ -14,7 +14,7 @@ struct FeedForwardOptions {
 };
 
 /// Feed-forward block, proj(drop(activation(fc(x)))): width -> hidden -> width.
-struct FeedForward final : Module {
+struct FeedForward final : Callable<FeedForward> {
   FeedForward() = default;
   /// Creates a block with `hidden` hidden units. Throws Error for sizes below 1.
   FeedForward(std::int64_t width, std::int64_t hidden, const FeedForwardOptions& options = {});
@@ -78,7 +78,7 @@ struct TransformerLayerOptions {
 };
 
 /// Pre-LN transformer layer, as in GPT-2: x + attn(norm1(x)), with `cross` x + cross_attn(norm_cross(x), memory), x + ff(norm2(x)).
-struct TransformerLayer final : Module {
+struct TransformerLayer final : Callable<TransformerLayer> {
   TransformerLayer() = default;
   /// Throws Error as MultiHeadAttention and FeedForward do.
   explicit TransformerLayer(const TransformerLayerOptions& options);
