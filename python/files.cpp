@@ -22,8 +22,10 @@ void bind_files(nb::module_& io, nb::module_& models) {
   io.def("load_safetensors_metadata", [](const std::filesystem::path& path) { return io::load_safetensors_metadata(path); }, "path"_a);
   io.def(
       "load_safetensors_into",
-      [](const std::filesystem::path& path, const NamedTensors& targets) { return io::load_safetensors_into(path, targets.all); }, "path"_a,
-      "targets"_a, Released(),
+      [](const std::filesystem::path& path, const NamedTensors& targets, bool strict) {
+        return io::load_safetensors_into(path, targets.all, {.strict = strict});
+      },
+      "path"_a, "targets"_a, "strict"_a = true, Released(),
       "Copies a file's tensors into those given, in place. FileError, before any has changed, unless names and shapes are the same on "
       "both\n"
       "sides. Returns the file's metadata.");

@@ -141,25 +141,43 @@ void save_tokens(const std::string& path, std::span<const std::int64_t> tokens, 
 }
 
 TokenWindows::TokenWindows(TokenFile file, std::int64_t length, std::int64_t stride, std::int64_t vocab)
-    : file_(std::move(file)), length_(length), stride_(stride == 0 ? length : stride), vocab_(vocab) {
+    : TokenWindows(length, stride, vocab) {
+  file_ = std::move(file);
+}
+
+TokenWindows::TokenWindows(std::vector<std::int64_t> tokens, std::int64_t length, std::int64_t stride, std::int64_t vocab)
+    : TokenWindows(length, stride, vocab) {
+  tokens_ = std::make_shared<const std::vector<std::int64_t>>(std::move(tokens));
+}
+
+TokenWindows::TokenWindows(std::int64_t length, std::int64_t stride, std::int64_t vocab)
+    : length_(length), stride_(stride == 0 ? length : stride), vocab_(vocab) {
   if (length < 1) fail("TokenWindows", fmt::format("expected a length >= 1 but got {}", length));
   if (stride < 0) fail("TokenWindows", fmt::format("expected a stride >= 0 but got {}", stride));
 }
 
-std::int64_t TokenWindows::size() const { return file_.size() <= length_ ? 0 : (file_.size() - length_ - 1) / stride_ + 1; }
+std::int64_t TokenWindows::size() const { return tokens() <= length_ ? 0 : (tokens() - length_ - 1) / stride_ + 1; }
+
+void TokenWindows::read_tokens(std::int64_t first, std::span<std::int64_t> to) const {
+  if (file_) file_->read(first, to);
+  else std::copy_n(tokens_->begin() + first, to.size(), to.begin());
+}
 
 void TokenWindows::read(std::int64_t index, std::int64_t* input, std::int64_t* target) const {
   if (index < 0 || index >= size())
     fail("TokenWindows", fmt::format("expected one of {} windows, counted from 0, but got {}", size(), index));
   const std::int64_t first = index * stride_;
   const auto count = static_cast<std::size_t>(length_);
-  file_.read(first, {input, count});
-  file_.read(first + 1, {target, count});
+  read_tokens(first, {input, count});
+  read_tokens(first + 1, {target, count});
   if (vocab_ == 0) return;
   for (std::size_t i = 0; i <= count; ++i)
-    if (const std::int64_t token = i < count ? input[i] : target[count - 1]; token >= vocab_)
-      fail_in(file_.path(), fmt::format("expected tokens below {}, the size of the vocabulary, but token {} is {}", vocab_,
-                                        first + static_cast<std::int64_t>(i), token));
+    if (const std::int64_t token = i < count ? input[i] : target[count - 1]; token < 0 || token >= vocab_) {
+      const std::string message = fmt::format("expected tokens below {}, the size of the vocabulary, but token {} is {}", vocab_,
+                                              first + static_cast<std::int64_t>(i), token);
+      if (file_) fail_in(file_->path(), message);
+      fail("TokenWindows", message);
+    }
 }
 
 Tensors TokenWindows::batch(std::span<const std::int64_t> indices) const {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,8 @@ class TokenWindows {
   /// `length` is T. `stride` 0 is `length`: windows that do not overlap. With `vocab` > 0, reading a token >= vocab throws io::FileError.
   /// Throws Error for a length below 1 and a stride below 0.
   TokenWindows(TokenFile file, std::int64_t length, std::int64_t stride = 0, std::int64_t vocab = 0);
+  /// Windows of tokens in memory. With `vocab` > 0, reading a token outside of [0, vocab) throws Error. Copies share the tokens.
+  TokenWindows(std::vector<std::int64_t> tokens, std::int64_t length, std::int64_t stride = 0, std::int64_t vocab = 0);
 
   /// As many windows as are whole.
   std::int64_t size() const;
@@ -60,9 +63,13 @@ class TokenWindows {
   Tensors batch(std::span<const std::int64_t> indices) const;
 
  private:
+  TokenWindows(std::int64_t length, std::int64_t stride, std::int64_t vocab);
+  std::int64_t tokens() const { return file_ ? file_->size() : static_cast<std::int64_t>(tokens_->size()); }
+  void read_tokens(std::int64_t first, std::span<std::int64_t> to) const;
   void read(std::int64_t index, std::int64_t* input, std::int64_t* target) const;
 
-  TokenFile file_;
+  std::optional<TokenFile> file_;
+  std::shared_ptr<const std::vector<std::int64_t>> tokens_;  ///< instead of a file
   std::int64_t length_, stride_, vocab_;
 };
 

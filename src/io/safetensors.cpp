@@ -172,7 +172,7 @@ bool becomes_infinite(const Tensor& x, DType dtype) {
   return any(ne(is_infinite(cast(x, dtype)), is_infinite(x))).item<bool>();
 }
 
-Metadata load_safetensors_into(const std::string& path, std::span<const NamedTensor> targets) {
+Metadata load_safetensors_into(const std::string& path, std::span<const NamedTensor> targets, const LoadOptions& options) {
   Reader reader(path);
   std::map<std::string_view, const Tensor*> by_name;
   for (const auto& [name, tensor] : targets)
@@ -180,11 +180,12 @@ Metadata load_safetensors_into(const std::string& path, std::span<const NamedTen
       tern::fail("load_safetensors_into", fmt::format("expected different names but got {} twice", quote_name(name)));
 
   std::vector<std::string_view> unexpected;
-  std::vector<const Tensor*> destinations;
+  std::vector<const Tensor*> destinations;  // of the file's tensors; null: none
   for (const TensorEntry& entry : reader.header().entries) {
     const auto found = by_name.find(entry.name);
     if (found == by_name.end()) {
       unexpected.push_back(entry.name);
+      destinations.push_back(nullptr);
       continue;
     }
     const Tensor& target = *found->second;
@@ -200,7 +201,8 @@ Metadata load_safetensors_into(const std::string& path, std::span<const NamedTen
   std::vector<std::string_view> missing;
   for (const auto& [name, tensor] : by_name) missing.push_back(name);
   std::sort(unexpected.begin(), unexpected.end());
-  if (!missing.empty() || !unexpected.empty())
+  const bool fits_nothing = !targets.empty() && missing.size() == targets.size();
+  if (options.strict ? !missing.empty() || !unexpected.empty() : fits_nothing)
     reader.fail(fmt::format("does not fit the model:{}{}{}", missing.empty() ? "" : " it lacks " + first_names(missing),
                             !missing.empty() && !unexpected.empty() ? ";" : "",
                             unexpected.empty() ? "" : " the model lacks " + first_names(unexpected)));
@@ -212,11 +214,13 @@ Metadata load_safetensors_into(const std::string& path, std::span<const NamedTen
   reader.check_sum();
   const NoGrad no_grad;
   for (std::size_t i = 0; i < loaded.size(); ++i)
-    if (becomes_infinite(loaded[i], destinations[i]->dtype()))
+    if (destinations[i] && becomes_infinite(loaded[i], destinations[i]->dtype()))
       reader.fail(fmt::format("tensor {}: expected numbers that {} holds but the file has larger ones, in {}: load it as {}",
                               quote_name(reader.header().entries[i].name), name(destinations[i]->dtype()), name(loaded[i].dtype()),
                               name(loaded[i].dtype())));
-  for (std::size_t i = 0; i < loaded.size(); ++i) copy_(*destinations[i], loaded[i]);
+  for (std::size_t i = 0; i < loaded.size(); ++i)
+    if (destinations[i]) copy_(*destinations[i], loaded[i]);
+  if (options.differences) *options.differences = {{missing.begin(), missing.end()}, {unexpected.begin(), unexpected.end()}};
   return std::move(reader.header().metadata);
 }
 

@@ -2,6 +2,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "io/file_error.h"
 #include "tensor/tensor.h"
@@ -37,9 +38,22 @@ void write_safetensors(AtomicFile& file, std::span<const NamedTensor> tensors, c
 /// metadata is not that of the bytes.
 TensorFile load_safetensors(const std::string& path);
 
-/// Copies a file's tensors into those given, in place, on their devices; floating dtypes are converted. Returns the
-/// file's metadata. Throws FileError, before any tensor has changed, unless names and shapes are the same on both sides.
-Metadata load_safetensors_into(const std::string& path, std::span<const NamedTensor> targets);
+/// Names that only one side of load_safetensors_into() has.
+struct NameDifferences {
+  std::vector<std::string> missing;     ///< targets that the file does not have
+  std::vector<std::string> unexpected;  ///< tensors of the file that are no target
+};
+
+/// Options of load_safetensors_into().
+struct LoadOptions {
+  bool strict = true;                      ///< false: names that only one side has are left as they are
+  NameDifferences* differences = nullptr;  ///< if given, gets these names, in order
+};
+
+/// Copies a file's tensors into those given, in place, on their devices; floating dtypes are converted. Returns the file's metadata. Throws
+/// FileError, before any tensor has changed, unless names and shapes are the same on both sides; if not strict, unless the shapes of the
+/// names that both have are the same, and there is such a name.
+Metadata load_safetensors_into(const std::string& path, std::span<const NamedTensor> targets, const LoadOptions& options = {});
 
 /// True if a cast of x to a narrower floating dtype would turn finite elements into infinities.
 bool becomes_infinite(const Tensor& x, DType dtype);

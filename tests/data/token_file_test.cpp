@@ -135,6 +135,28 @@ TEST_CASE("Windows of a token file are inputs and their targets") {
   CHECK(message == path.string() + ": expected tokens below 107, the size of the vocabulary, but token 7 is 107");
 }
 
+TEST_CASE("Windows of tokens in memory are those of a file of them") {
+  const TempDirectory directory;
+  const auto path = directory / "tokens.bin";
+  Ids tokens;
+  for (std::int64_t i = 0; i < 11; ++i) tokens.push_back(100 + i);
+  save_tokens(path, tokens);
+  const TokenWindows from_file(TokenFile(path), 3, 2), from_memory(tokens, 3, 2);
+  REQUIRE(from_memory.size() == from_file.size());
+  for (std::int64_t i = 0; i < from_file.size(); ++i)
+    for (const std::size_t part : {0, 1})
+      CHECK(from_memory[i][part].to_vector<std::int64_t>() == from_file[i][part].to_vector<std::int64_t>());
+  CHECK(TokenWindows(Ids{}, 3).size() == 0);
+  CHECK(TokenWindows(tokens, 11).size() == 0);
+  Loader loader(TokenWindows(tokens, 5), {.batch_size = 2, .shuffle = false, .workers = 2});
+  CHECK((*loader.next())[1].to_vector<std::int64_t>() == Ids{101, 102, 103, 104, 105, 106, 107, 108, 109, 110});
+  CHECK_THROWS_WITH(TokenWindows(tokens, 3, 0, 107)[2],
+                    "[TokenWindows] expected tokens below 107, the size of the vocabulary, but token 7 is 107");
+  CHECK_THROWS_WITH(TokenWindows(Ids{0, -1, 2}, 2, 0, 3)[0],
+                    "[TokenWindows] expected tokens below 3, the size of the vocabulary, but token 1 is -1");
+  CHECK_THROWS_AS(TokenWindows(tokens, 0), Error);
+}
+
 TEST_CASE("A mapping outlives the file's name and its handle's copies") {
   const TempDirectory directory;
   const auto path = directory / "tokens.bin";

@@ -217,6 +217,29 @@ TEST_CASE("Loading into tensors that do not fit changes none of them") {
   CHECK_THROWS_AS(load_safetensors_into(path, std::vector<NamedTensor>{{"a", a}, {"a", a}}), Error);
 }
 
+TEST_CASE("Loading that is not strict fills the names that both sides have, and says the others") {
+  const TempDirectory directory;
+  const fs::path path = directory / "x";
+  save_safetensors(path, std::vector<NamedTensor>{{"body.b", full({2}, 3)}, {"body.a", ones({4})}, {"old_head", ones({3})}});
+  const Tensor a = zeros({4}), b = zeros({2}), head = zeros({5});
+  NameDifferences differences;
+  load_safetensors_into(path, std::vector<NamedTensor>{{"new_head", head}, {"body.a", a}, {"body.b", b}},
+                        {.strict = false, .differences = &differences});
+  CHECK(a.to_vector<float>() == std::vector<float>(4, 1));
+  CHECK(b.to_vector<float>() == std::vector<float>(2, 3));
+  CHECK(head.to_vector<float>() == std::vector<float>(5, 0));
+  CHECK(differences.missing == std::vector<std::string>{"new_head"});
+  CHECK(differences.unexpected == std::vector<std::string>{"old_head"});
+  // Another shape is a mistake all the same, and so is a file of which nothing fits.
+  const auto load = [&](const std::vector<NamedTensor>& targets) {
+    const std::string message = file_error([&] { load_safetensors_into(path, targets, {.strict = false}); });
+    return message.substr(std::min(message.size(), path.string().size() + 2));
+  };
+  CHECK(load({{"body.a", zeros({3})}, {"body.b", b}}) == "tensor \"body.a\": expected shape (3,) but the file has (4,)");
+  CHECK(load({{"a", a}, {"b", b}}) ==
+        "does not fit the model: it lacks \"a\", \"b\"; the model lacks \"body.a\", \"body.b\", \"old_head\"");
+}
+
 TEST_CASE("A tensor on a GPU is saved and filled there", "[cuda]") {
   const TempDirectory directory;
   const Tensor x = ramp<float>({5, 7});
