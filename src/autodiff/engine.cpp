@@ -9,6 +9,7 @@
 #include "autodiff/autograd_state.h"
 #include "autodiff/gradient_arithmetic.h"
 #include "autodiff/vjp.h"
+#include "backend/warning.h"
 
 namespace tern {
 
@@ -83,7 +84,8 @@ class Pass {
       if (!is_wanted || !ends_at_wanted_) step(node, gradients);
     }
     leaves_.finish();
-    for (const Ref<Node>& node : deferred_) gradient_sink(*node->leaf()).announce(*node->leaf());
+    for (const Ref<Node>& node : deferred_) announce(gradient_sink(*node->leaf()), *node->leaf());
+    if (!unread_.empty()) warn_of_unread();
     return results;
   }
 
@@ -129,13 +131,28 @@ class Pass {
     GradientSink& sink = gradient_sink(leaf);
     if (gradient.defined()) sink.add(gradient);
     if (sink.is_deferred_in(leaves_)) deferred_.push_back(node);
-    else sink.announce(leaf);
+    else announce(sink, leaf);
+  }
+
+  void announce(GradientSink& sink, const Tensor& leaf) {
+    if (sink.announce(leaf)) [[unlikely]]
+      unread_.push_back(leaf);
+  }
+
+  void warn_of_unread() const {
+    std::string shapes;
+    for (std::size_t i = 0; i < std::min<std::size_t>(unread_.size(), 3); ++i) shapes += " " + to_string(unread_[i].shape());
+    warn("backward",
+         fmt::format("expected gradients that an optimizer or Tensor::grad() reads but nothing reads those of {} tensor{},{}{}: is "
+                     "a member missing in visit, or a module in the optimizer? set_requires_grad(false) freezes what is not trained",
+                     unread_.size(), unread_.size() == 1 ? "" : "s", shapes, unread_.size() > 3 ? " ..." : ""));
   }
 
   std::vector<Wanted> wanted_;
   bool accumulate_, retain_graph_, ends_at_wanted_ = false;
   LeafWriter leaves_;
   std::vector<Ref<Node>> deferred_;  ///< nodes of leaves that wait for deferred sums
+  Tensors unread_;                   ///< leaves to be reported: Note [Unread gradients]
   std::unordered_map<Node*, Tensors> buffers_;
   std::vector<Ref<Node>> queue_;
 };

@@ -14,7 +14,8 @@ namespace tern {
 /// Entries of lazy zeros that a thread made, in its context. Those of leaves that are written, dropped or destroyed are null.
 struct GradientSink::LazyZerosOfThread final : RefCounted {
   std::vector<Ref<LazyZeros>> marks;
-  std::size_t next_sweep = 64;  ///< number of entries at which null ones are removed
+  std::size_t next_sweep = 64;        ///< number of entries at which null ones are removed
+  std::uint64_t optimizer_steps = 0;  ///< of this thread: Note [Unread gradients]
 
   static LazyZerosOfThread& get() {
     Ref<RefCounted>& list = context().lazy_zeros;
@@ -38,6 +39,7 @@ GradientSink::Turn GradientSink::wait_for_turn() const {
 
 Tensor GradientSink::get() {
   const Turn turn = wait_for_turn();
+  set_read();
   finish_deferred();
   write_zeros();
   return gradient_;
@@ -91,16 +93,27 @@ void GradientSink::add(const Tensor& incoming) {
 
 void GradientSink::on_ready(Hook hook) {
   const Turn turn = wait_for_turn();
+  set_read();
   hooks_.push_back(std::make_shared<const Hook>(std::move(hook)));
 }
 
-void GradientSink::announce(const Tensor& leaf) const {
+bool GradientSink::announce(const Tensor& leaf) {
   Turn turn = wait_for_turn();
   const auto hooks = hooks_;  // copied, because a hook may add one
+  bool is_unread = false;
+  if (!is_read_.load(std::memory_order_relaxed)) {
+    const std::uint64_t steps = LazyZerosOfThread::get().optimizer_steps + 1;
+    if (unread_since_ == 0) unread_since_ = steps;
+    is_unread = steps >= unread_since_ + 2;
+    if (is_unread) set_read();
+  }
   turn.unlock();
   if (backend::observer) backend::tell([&](backend::Observer& told) { told.on_gradient(leaf); });
   for (const auto& hook : hooks) (*hook)(leaf);
+  return is_unread;
 }
+
+void count_optimizer_step() { ++GradientSink::LazyZerosOfThread::get().optimizer_steps; }
 
 void GradientSink::forget_zeros() {
   if (!zeros_) return;

@@ -56,12 +56,16 @@ class GradientSink {
   using Hook = std::function<void(const Tensor&)>;  ///< called with the leaf
   /// Adds a hook, called by announce(); it cannot be removed. See on_gradient_ready.
   void on_ready(Hook hook);
-  /// Calls the hooks: the leaf's gradient is final for this pass.
-  void announce(const Tensor& leaf) const;
+  /// Calls the hooks: the leaf's gradient is final for this pass. True if nothing has ever read the leaf's gradients though an optimizer
+  /// has stepped, once for each leaf: see Note [Unread gradients].
+  bool announce(const Tensor& leaf);
+  /// Marks the gradient as one that is read: by an optimizer, which need not call get().
+  void set_read() { is_read_.store(true, std::memory_order_relaxed); }
 
  private:
   friend class LeafWriter;
   friend void write_lazy_zeros();
+  friend void count_optimizer_step();
   /// Entry in the list of the thread that zeroed the gradient; `sink` is null once the zeros are written or dropped.
   struct LazyZeros final : RefCounted {
     explicit LazyZeros(GradientSink* of) : sink(of) {}
@@ -87,7 +91,17 @@ class GradientSink {
   std::atomic<LeafWriter*> deferred_in_{nullptr};  ///< writer of the pass that holds deferred sums of this leaf, or null
   bool is_open_ = false;
   std::vector<std::shared_ptr<const Hook>> hooks_;
+  std::atomic<bool> is_read_{false};  ///< get() was called, the leaf has a hook or is an optimizer's, or it was reported
+  std::uint64_t unread_since_ = 0;    ///< 1 + optimizer steps of the thread at the first unread gradient; 0: there was none
 };
+
+/// Note [Unread gradients]
+/// A gradient that nothing reads is a mistake that shows nowhere: a member that visit leaves out, a module that no optimizer has, a part
+/// that was meant to be frozen. A leaf is reported on stderr, once, if gradients reached it before and after two steps of an optimizer in
+/// this thread, and no optimizer has it, no hook waits for it and Tensor::grad() never read it. An input whose gradient a program
+/// inspects, a second optimizer's parameter and a frozen tensor are therefore never reported; nor is a parameter that a function which
+/// reads all gradients was given, such as clip_grad_norm, or that is trained in replays of a captured step alone.
+void count_optimizer_step();
 
 /// Writes the lazy zeros of gradients that this thread zeroed, with one fill for those that are adjacent in memory. Call it before and
 /// after work that is captured, where memory must have its actual content.

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "backend/failing_place.h"
 #include "backend/memory.h"
+#include "backend/warning.h"
 
 namespace tern {
 
@@ -14,6 +16,8 @@ void fail(const char* where, const std::string& message) {
   const bool says_more = !place.empty() && place != where;
   throw Error(fmt::format("[{}] {}{}{}", where, message, says_more ? ", in module " : "", says_more ? place : ""));
 }
+
+void warn(const char* where, const std::string& message) { std::fputs(fmt::format("tern: [{}] {}\n", where, message).c_str(), stderr); }
 
 std::string to_string(Device device) { return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", int(device.index)); }
 

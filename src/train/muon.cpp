@@ -22,6 +22,7 @@ using detail::require;
 Muon::Muon(const std::vector<Group>& matrices, const std::vector<AdamW::Group>& others) : Optimizer({"m", "v"}) {
   for (const Group& group : matrices) add_group(group);
   for (const AdamW::Group& group : others) add_group(group);
+  require_parameters();
 }
 
 Muon::Muon(const Tensors& matrices, const MuonOptions& options, const Tensors& others, const AdamWOptions& adam)

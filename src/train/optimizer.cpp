@@ -84,11 +84,17 @@ void Optimizer::add_parameters(const Tensors& parameters, double lr, const Group
         fail("Optimizer", fmt::format("expected parameters on one device but got {} and {}", to_string(other.parameter.device()),
                                       to_string(x.device())));
     }
+    gradient_sink(x).set_read();
     states_.push_back({.parameter = x, .group = groups_.size()});
   }
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   if (!steps_.defined()) steps_ = zeros({}, DType::f32, device);
   groups_.push_back({lr, full({}, lr, DType::f32, device), std::min(form.moments, moment_names_.size()), form.is_whole});
+}
+
+void Optimizer::require_parameters() const {
+  if (states_.empty())
+    fail("Optimizer", "expected at least one parameter but got none: nn::parameters(module) has only what the module's visit lists");
 }
 
 const Tensor& Optimizer::lr(std::size_t group) const {
@@ -254,6 +260,7 @@ void Optimizer::refresh_master(Segment& segment) {
 
 void Optimizer::step(const GradientScale& scale) {
   const NoGrad unrecorded;
+  require_parameters();
   for (std::size_t i = 0; i < states_.size(); ++i)
     if (states_[i].parameter.ref()->references() == 1)
       fail("Optimizer",
@@ -261,6 +268,7 @@ void Optimizer::step(const GradientScale& scale) {
                        "after the optimizer was created? copy_ into a parameter, and do not assign to it",
                        i, to_string(states_[i].parameter.shape())));
   if (!is_laid_out()) lay_out();
+  count_optimizer_step();
   if (arrival_) arrival_->begin();
   if (sharding_) sharding_->prepare();
   for (Segment& segment : segments_) refresh_master(segment);

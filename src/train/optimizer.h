@@ -89,6 +89,8 @@ class Optimizer {
   void add_parameters(const Tensors& parameters, double lr, const GroupForm& form);
   /// The same for parameters that have all moments and may be updated together.
   void add_parameters(const Tensors& parameters, double lr) { add_parameters(parameters, lr, GroupForm{}); }
+  /// Throws Error if no group has a parameter: for the end of a constructor. step() calls it too.
+  void require_parameters() const;
   /// A contiguous segment of parameters and their state, all one-dimensional views of one length.
   struct SegmentViews {
     Tensor parameter;  ///< (n), of the parameters' dtype
@@ -150,8 +152,8 @@ class SGD final : public Optimizer {
     Tensors parameters;  ///< trained parameters, or frozen ones that may be trained later
     SGDOptions options;  ///< options of all parameters
   };
-  /// Throws Error for parameters that are not contiguous floats, are on several devices, or occur twice, for those that were never marked
-  /// as trained or frozen (set_requires_grad() or set_requires_grad(false)), and for options out of range.
+  /// Throws Error if there are no parameters, for parameters that are not contiguous floats, are on several devices, or occur twice, for
+  /// those that were never marked as trained or frozen (set_requires_grad() or set_requires_grad(false)), and for options out of range.
   explicit SGD(const std::vector<Group>& groups);
   /// Creates one group.
   explicit SGD(const Tensors& parameters, const SGDOptions& options = {});

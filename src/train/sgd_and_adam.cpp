@@ -17,6 +17,7 @@ SGD::SGD(const std::vector<Group>& groups)
                     ? std::vector<std::string>{"momentum"}
                     : std::vector<std::string>{}) {
   for (const Group& group : groups) add_group(group);
+  require_parameters();
 }
 
 void SGD::add_group(const Group& group) {
@@ -57,6 +58,7 @@ Lion::Lion(const Tensors& parameters, const LionOptions& options) : Lion(std::ve
 
 Lion::Lion(const std::vector<Group>& groups) : Optimizer({"m"}) {
   for (const Group& group : groups) add_group(group);
+  require_parameters();
 }
 
 void Lion::add_group(const Group& group) {
@@ -84,6 +86,7 @@ AdamOf<Options>::AdamOf(const Tensors& parameters, const Options& options) : Ada
 template <class Options>
 AdamOf<Options>::AdamOf(const std::vector<Group>& groups) : Optimizer({"m", "v"}) {
   for (const Group& group : groups) add_group(group);
+  require_parameters();
 }
 
 template <class Options>
