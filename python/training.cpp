@@ -6,6 +6,7 @@
 #include "train/ema.h"
 #include "train/muon.h"
 #include "train/optimizer.h"
+#include "train/plateau.h"
 #include "train/schedule.h"
 #include "train/step.h"
 
@@ -100,6 +101,23 @@ void bind_rules(nb::module_& m) {
             self.add_group({parameters, {lr, beta1, beta2, weight_decay}});
           },
           "parameters"_a, nb::kw_only(), "lr"_a = 1e-4, "beta1"_a = 0.9, "beta2"_a = 0.99, "weight_decay"_a = 0);
+  const train::RMSpropOptions rms{};
+  const auto rms_options = [](double lr, double alpha, double eps, double weight_decay, double momentum, bool centered) {
+    return train::RMSpropOptions{lr, alpha, eps, weight_decay, momentum, centered};
+  };
+  nb::class_<train::RMSprop, train::Optimizer>(m, "RMSprop", "The gradient over the root of its mean square. Tieleman & Hinton, 2012.")
+      .def(
+          "__init__",
+          [=](train::RMSprop* self, const Tensors& parameters, double lr, double alpha, double eps, double weight_decay, double momentum,
+              bool centered) { new (self) train::RMSprop(parameters, rms_options(lr, alpha, eps, weight_decay, momentum, centered)); },
+          "parameters"_a, nb::kw_only(), "lr"_a = rms.lr, "alpha"_a = rms.alpha, "eps"_a = rms.eps, "weight_decay"_a = rms.weight_decay,
+          "momentum"_a = rms.momentum, "centered"_a = rms.centered)
+      .def(
+          "add_group",
+          [=](train::RMSprop& self, const Tensors& parameters, double lr, double alpha, double eps, double weight_decay, double momentum,
+              bool centered) { self.add_group({parameters, rms_options(lr, alpha, eps, weight_decay, momentum, centered)}); },
+          "parameters"_a, nb::kw_only(), "lr"_a = rms.lr, "alpha"_a = rms.alpha, "eps"_a = rms.eps, "weight_decay"_a = rms.weight_decay,
+          "momentum"_a = rms.momentum, "centered"_a = rms.centered);
   const train::MuonOptions muon{};
   const train::AdamWOptions adam{};
   nb::class_<train::Muon, train::Optimizer>(m, "Muon").def(
@@ -120,6 +138,23 @@ void bind_rules(nb::module_& m) {
       "adam_weight_decay"_a = adam.weight_decay);
 }
 
+void bind_plateau(nb::module_& m) {
+  const train::PlateauOptions usual{};
+  nb::class_<train::ReduceLROnPlateau>(
+      m, "ReduceLROnPlateau", "optimizer.set_lr_factor(plateau.update(loss)): reduces the rate after measurements without an improvement.")
+      .def(
+          "__init__",
+          [](train::ReduceLROnPlateau* self, double factor, std::int64_t patience, double threshold, bool is_relative, bool maximize,
+             std::int64_t cooldown,
+             double floor) { new (self) train::ReduceLROnPlateau({factor, patience, threshold, is_relative, maximize, cooldown, floor}); },
+          nb::kw_only(), "factor"_a = usual.factor, "patience"_a = usual.patience, "threshold"_a = usual.threshold,
+          "is_relative"_a = usual.is_relative, "maximize"_a = usual.maximize, "cooldown"_a = usual.cooldown, "floor"_a = usual.floor)
+      .def("update", &train::ReduceLROnPlateau::update, "value"_a, "Takes a measurement. Returns the factor from now on.")
+      .def("factor", &train::ReduceLROnPlateau::factor)
+      .def("state", &train::ReduceLROnPlateau::state, "The state for a checkpoint, f64 (4).")
+      .def("load", &train::ReduceLROnPlateau::load, "state"_a);
+}
+
 void bind_schedules(nb::module_& m) {
   namespace schedule = train::schedule;
   nb::module_ bound =
@@ -138,6 +173,7 @@ void bind_schedules(nb::module_& m) {
 void bind_training(nb::module_& m) {
   bind_optimizer(m);
   bind_rules(m);
+  bind_plateau(m);
   bind_schedules(m);
   constexpr double unbounded = std::numeric_limits<double>::infinity();
   nb::class_<train::GradScaler>(m, "GradScaler")

@@ -200,6 +200,42 @@ class Lion final : public Optimizer {
   std::vector<LionOptions> options_;
 };
 
+/// Options of a group of RMSprop.
+struct RMSpropOptions {
+  double lr = 1e-2;         ///< learning rate, the factor of an update
+  double alpha = 0.99;      ///< decay of the mean squared gradient, in [0, 1)
+  double eps = 1e-8;        ///< added to the root of the mean squared gradient; above 0
+  double weight_decay = 0;  ///< added to the gradient
+  double momentum = 0;      ///< factor of the momentum buffer, 0 or more; 0: no buffer is used
+  bool centered = false;    ///< divides by the root of the gradient's variance: the squared mean is subtracted from the mean square
+};
+
+/// RMSprop: v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps). Tieleman & Hinton, lecture 6.5 of "Neural Networks for Machine
+/// Learning", 2012. With `centered` a second moment is kept, m = alpha m + (1 - alpha) g, and v - m^2 takes the place of v (Graves,
+/// "Generating Sequences With Recurrent Neural Networks", 2013). With momentum, buffer = momentum buffer + the quotient, and p -= lr
+/// buffer.
+class RMSprop final : public Optimizer {
+ public:
+  /// Group of parameters with its options.
+  struct Group {
+    Tensors parameters;      ///< trained parameters, or frozen ones that may be trained later
+    RMSpropOptions options;  ///< options of all parameters
+  };
+  /// Throws Error as SGD does.
+  explicit RMSprop(const std::vector<Group>& groups);
+  /// Creates one group.
+  explicit RMSprop(const Tensors& parameters, const RMSpropOptions& options = {});
+  /// Adds a group, also between steps. If any group is to have momentum, or be centered, one of the constructor's must be so.
+  void add_group(const Group& group);
+
+ protected:
+  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
+
+ private:
+  bool has_means_ = false, has_momentum_ = false;  ///< moments beside v, in this order
+  std::vector<RMSpropOptions> options_;
+};
+
 /// Options of a group of Adam, with L2 regularization: the decay is added to the gradient, and so enters the moments.
 struct AdamOptions {
   static constexpr const char* optimizer = "Adam";  ///< name in errors

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string>
 
 #include "ops/kernels/optimizer.h"
 #include "tensor/view_of.h"
@@ -78,6 +79,52 @@ void Lion::update_segment(std::size_t group, const SegmentViews& segment, const 
   arguments.beta2 = o.beta2;
   arguments.weight_decay = o.weight_decay;
   on(segment.parameter.device(), [&](auto dev) { kernels::lion(dev, arguments); }, "lion");
+}
+
+RMSprop::RMSprop(const Tensors& parameters, const RMSpropOptions& options) : RMSprop(std::vector<Group>{{parameters, options}}) {}
+
+static bool any_is_centered(const std::vector<RMSprop::Group>& groups) {
+  return std::any_of(groups.begin(), groups.end(), [](const RMSprop::Group& group) { return group.options.centered; });
+}
+static bool any_has_momentum(const std::vector<RMSprop::Group>& groups) {
+  return std::any_of(groups.begin(), groups.end(), [](const RMSprop::Group& group) { return group.options.momentum != 0; });
+}
+static std::vector<std::string> moment_names(const std::vector<RMSprop::Group>& groups) {
+  std::vector<std::string> moments{"v"};
+  if (any_is_centered(groups)) moments.emplace_back("m");
+  if (any_has_momentum(groups)) moments.emplace_back("momentum");
+  return moments;
+}
+
+RMSprop::RMSprop(const std::vector<Group>& groups)
+    : Optimizer(moment_names(groups)), has_means_(any_is_centered(groups)), has_momentum_(any_has_momentum(groups)) {
+  for (const Group& group : groups) add_group(group);
+  require_parameters();
+}
+
+void RMSprop::add_group(const Group& group) {
+  const RMSpropOptions& o = group.options;
+  require("RMSprop", o.alpha >= 0 && o.alpha < 1, "0 <= alpha < 1", o.alpha);
+  require("RMSprop", o.eps > 0, "eps > 0", o.eps);
+  require("RMSprop", o.weight_decay >= 0, "a weight decay >= 0", o.weight_decay);
+  require("RMSprop", o.momentum >= 0, "a momentum >= 0", o.momentum);
+  require("RMSprop", o.momentum == 0 || has_momentum_, "no momentum, as no earlier group has it,", o.momentum);
+  require("RMSprop", !o.centered || has_means_, "centered = false, as no earlier group is centered,", 1);
+  add_parameters(group.parameters, o.lr);
+  options_.push_back(o);
+}
+
+void RMSprop::update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) {
+  const RMSpropOptions& o = options_[group];
+  auto arguments = operands<kernels::RmspropArguments>(segment, lr(group), scale);
+  arguments.v = segment.moments[0].view();
+  if (o.centered) arguments.m = segment.moments[1].view();
+  if (o.momentum != 0) arguments.momentum = segment.moments[has_means_ ? 2 : 1].view();
+  arguments.alpha = o.alpha;
+  arguments.eps = o.eps;
+  arguments.weight_decay = o.weight_decay;
+  arguments.momentum_factor = o.momentum;
+  on(segment.parameter.device(), [&](auto dev) { kernels::rmsprop(dev, arguments); }, "rmsprop");
 }
 
 template <class Options>

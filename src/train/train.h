@@ -5,6 +5,7 @@
 #include "train/grad_scaler.h"
 #include "train/muon.h"
 #include "train/optimizer.h"
+#include "train/plateau.h"
 #include "train/precision.h"
 #include "train/r_drop.h"
 #include "train/schedule.h"

@@ -27,6 +27,10 @@ std::unique_ptr<train::Optimizer> momentum(const Tensors& parameters) {
   return std::make_unique<train::SGD>(parameters, train::SGDOptions{.lr = 0.1, .momentum = 0.9});
 }
 
+std::unique_ptr<train::Optimizer> rmsprop(const Tensors& parameters) {
+  return std::make_unique<train::RMSprop>(parameters, train::RMSpropOptions{.lr = 0.01, .momentum = 0.9, .centered = true});
+}
+
 Tensor loss_of(const Rank& rank, const ToyModel& model, std::uint64_t step) {
   const std::int64_t rows = batch / rank.group->size(), first = rank.group->rank() * rows;
   const auto part = [&](const Tensor& x) { return slice(x, 0, first, first + rows); };
@@ -82,7 +86,7 @@ TEST_CASE("Ten steps of a sharded optimizer are those of the optimizer alone, by
   for (int ranks : {1, 2, 3, 4})
     check_none(run_ranks(ranks, [&](Rank& rank) {
       for (const Form& form : std::span(forms).first(ranks == 2 ? std::size(forms) : 3)) {
-        const auto make = form.sync == GradientSync::flat ? momentum : adamw;
+        const auto make = form.sync == GradientSync::flat ? momentum : form.sync == GradientSync::per_parameter ? rmsprop : adamw;
         Training sharded(rank, true, form.options(), make),
             whole(rank, false, {.sync = form.sync, .bucket_size_mb = form.bucket_size_mb}, make);
         // all_reduce gives the same gradients, and of two ranks a sum has but one order. In another order it is rounded otherwise, and an

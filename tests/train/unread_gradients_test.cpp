@@ -64,6 +64,7 @@ TEST_CASE("An optimizer of no parameters is an error, and a group of none beside
   CHECK_THROWS_WITH(train::AdamW(nn::parameters(module)), message);
   CHECK_THROWS_WITH(train::Adam(std::vector<train::Adam::Group>{}), message);
   CHECK_THROWS_WITH(train::Lion(Tensors{}), message);
+  CHECK_THROWS_WITH(train::RMSprop(Tensors{}), message);
   CHECK_THROWS_WITH(train::Muon(Tensors{}), message);
   CHECK_NOTHROW(train::SGD(std::vector<train::SGD::Group>{{nn::parameters(module.fc), {}}, {{}, {}}}));
 }

@@ -160,6 +160,61 @@ struct Lion : ParameterSegment<P> {
 };
 
 template <class P>
+struct Rmsprop : ParameterSegment<P> {
+  using typename ParameterSegment<P>::T;
+  T *v, *m, *momentum;  ///< m and momentum may be null
+  const float* lr;
+  T keep, add, eps, momentum_factor, weight_decay;
+
+  explicit Rmsprop(const RmspropArguments& a)
+      : ParameterSegment<P>(a.parameter, a.gradient, a.master, a.scale),
+        v(a.v.as<T>()),
+        m(a.m.as<T>()),
+        momentum(a.momentum.as<T>()),
+        lr(a.lr.as<const float>()),
+        keep(T(a.alpha)),
+        add(T(1 - a.alpha)),
+        eps(T(a.eps)),
+        momentum_factor(T(a.momentum_factor)),
+        weight_decay(T(a.weight_decay)) {}
+  bool is_aligned() const {
+    return ParameterSegment<P>::is_aligned() && gpu::is_aligned(v, 16) && gpu::is_aligned(m, 16) && gpu::is_aligned(momentum, 16);
+  }
+
+  struct Factors {
+    T gradient, lr;
+  };
+  __device__ Factors factors() const { return {this->gradient_factor(), T(*lr)}; }
+
+  template <int n>
+  __device__ void update(const Factors& f, std::int64_t i) const {
+    auto p = read_vector<n>(this->value + i), square = read_vector<n>(v + i);
+    const auto gradients = this->template gradients<n>(i, f.gradient);
+    Vector<T, n> mean, buffer;
+    if (m) mean = read_vector<n>(m + i);
+    if (momentum) buffer = read_vector<n>(momentum + i);
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      const T g = gradients.values[k] + weight_decay * p.values[k];
+      square.values[k] = keep * square.values[k] + add * g * g;
+      T variance = square.values[k];
+      if (m) {
+        mean.values[k] = keep * mean.values[k] + add * g;
+        variance -= mean.values[k] * mean.values[k];
+        if (variance < 0) variance = 0;
+      }
+      T direction = g / (std::sqrt(variance) + eps);
+      if (momentum) buffer.values[k] = direction = momentum_factor * buffer.values[k] + direction;
+      p.values[k] -= f.lr * direction;
+    }
+    this->write(i, p);
+    write_vector(v + i, square);
+    if (m) write_vector(m + i, mean);
+    if (momentum) write_vector(momentum + i, buffer);
+  }
+};
+
+template <class P>
 struct Sgd : ParameterSegment<P> {
   using typename ParameterSegment<P>::T;
   T* momentum;  ///< null without momentum
@@ -231,6 +286,10 @@ void adam(Cuda, const AdamArguments& a) {
 
 void lion(Cuda, const LionArguments& a) {
   dispatch_floats(a.parameter.dtype, "lion", [&]<class P>() { run(Lion<P>(a), a.parameter.numel(), a.parameter.stream); });
+}
+
+void rmsprop(Cuda, const RmspropArguments& a) {
+  dispatch_floats(a.parameter.dtype, "rmsprop", [&]<class P>() { run(Rmsprop<P>(a), a.parameter.numel(), a.parameter.stream); });
 }
 
 void sgd(Cuda, const SgdArguments& a) {

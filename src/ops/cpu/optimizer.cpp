@@ -88,6 +88,37 @@ void lion(Cpu, const LionArguments& a) {
   });
 }
 
+void rmsprop(Cpu, const RmspropArguments& a) {
+  for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "rmsprop", [&]<class T>(const UpdateChunk<T>& s) {
+    const T lr = T(*a.lr.as<const float>()), keep = T(a.alpha), add = T(1 - a.alpha), eps = T(a.eps);
+    const T decay = T(a.weight_decay), factor = T(a.momentum_factor);
+    T *const value = s.value, *const v = a.v.as<T>() + s.first;
+    T *const m = a.m.data ? a.m.as<T>() + s.first : nullptr, *const buffer = a.momentum.data ? a.momentum.as<T>() + s.first : nullptr;
+    const T* const gradient = s.gradient;
+    // Which moments there are is the same for all elements: a constant of each of the four loops.
+    const auto update = [&]<bool is_centered, bool has_buffer>() {
+#pragma omp simd
+      for (std::int64_t i = 0; i < s.count; ++i) {
+        const T g = gradient[i] + decay * value[i], square = keep * v[i] + add * g * g;
+        v[i] = square;
+        T variance = square;
+        if constexpr (is_centered) {
+          const T mean = keep * m[i] + add * g, difference = square - mean * mean;
+          m[i] = mean;
+          variance = difference < 0 ? T(0) : difference;
+        }
+        T direction = g / (std::sqrt(variance) + eps);
+        if constexpr (has_buffer) buffer[i] = direction = factor * buffer[i] + direction;
+        value[i] -= lr * direction;
+      }
+    };
+    if (m && buffer) update.template operator()<true, true>();
+    else if (m) update.template operator()<true, false>();
+    else if (buffer) update.template operator()<false, true>();
+    else update.template operator()<false, false>();
+  });
+}
+
 void sgd(Cpu, const SgdArguments& a) {
   for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "sgd", [&]<class T>(const UpdateChunk<T>& s) {
     const T lr = T(*a.lr.as<const float>()), decay = T(a.weight_decay), factor = T(a.momentum_factor);

@@ -42,6 +42,21 @@ struct LionArguments {
 void lion(Cpu, const LionArguments& arguments);
 void lion(Cuda, const LionArguments& arguments);
 
+struct RmspropArguments {
+  View parameter, gradient;  ///< one shape, contiguous, one floating dtype
+  View v;                    ///< mean squared gradient; f64 with f64 parameters, else f32
+  View m, momentum;          ///< mean gradient and momentum buffer, of the same dtype; data is null for none
+  View lr;
+  double alpha = 0.99, eps = 1e-8, momentum_factor = 0, weight_decay = 0;
+  View master{};  ///< f32, only with 16-bit parameters
+  GradientScaleView scale{};
+};
+/// g += weight_decay * p; v = alpha v + (1 - alpha) g^2; m = alpha m + (1 - alpha) g; q = g / (sqrt(max(v - m^2, 0)) + eps); buffer =
+/// momentum * buffer + q; p -= lr * buffer. Without m, v alone is under the root; without a buffer, p -= lr * q. The maximum is for equal
+/// gradients, whose variance may be rounded to below 0.
+void rmsprop(Cpu, const RmspropArguments& arguments);
+void rmsprop(Cuda, const RmspropArguments& arguments);
+
 struct SgdArguments {
   View parameter, gradient;  ///< one shape, contiguous, one floating dtype
   View momentum;             ///< f64 with f64 parameters, else f32; data is null without momentum
