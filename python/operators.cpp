@@ -58,15 +58,27 @@ void copied_in_place(nb::class_<Tensor>& bound, const char* name, F f) {
   });
 }
 
-/// A logical op of two bool tensors, or of one and True or False on either side.
+/// An op of the bits of two tensors, or of one of integers and a whole number on either side.
+template <class F>
+void bits(nb::class_<Tensor>& bound, const std::string& name, F f) {
+  const auto tensors = [f](const Tensor& a, const Tensor& b) { return f(a, b); };
+  const auto with_number = [f](const Tensor& a, std::int64_t b) { return f(a, b); };
+  const auto of_number = [f](const Tensor& b, std::int64_t a) { return f(zeros({}, b.dtype(), b.device()) | a, b); };
+  bound.def(("__" + name + "__").c_str(), tensors, nb::is_operator(), Released());
+  bound.def(("__" + name + "__").c_str(), with_number, nb::is_operator(), Released());
+  bound.def(("__r" + name + "__").c_str(), of_number, nb::is_operator(), Released());
+  copied_in_place<Tensor>(bound, ("__i" + name + "__").c_str(), tensors);
+  copied_in_place<std::int64_t>(bound, ("__i" + name + "__").c_str(), with_number);
+}
+
+/// The same, and of one tensor and True or False.
 template <class F>
 void logical(nb::class_<Tensor>& bound, const std::string& name, F f) {
   const auto with_bool = [f](const Tensor& a, bool b) { return f(a, full({}, b ? 1 : 0, DType::boolean, a.device())); };
-  bound.def(("__" + name + "__").c_str(), f, nb::is_operator(), Released());
   bound.def(("__" + name + "__").c_str(), with_bool, nb::is_operator(), Released());
   bound.def(("__r" + name + "__").c_str(), with_bool, nb::is_operator(), Released());
-  copied_in_place<Tensor>(bound, ("__i" + name + "__").c_str(), f);
   copied_in_place<bool>(bound, ("__i" + name + "__").c_str(), with_bool);
+  bits(bound, name, f);
 }
 
 template <class F>
@@ -94,10 +106,12 @@ void bind_operators(nb::class_<Tensor>& bound) {
       .def("__neg__", &neg, Released())
       .def("__pos__", [](const Tensor& x) { return x; })
       .def("__abs__", &abs, Released())
-      .def("__invert__", &logical_not, Released());
-  logical(bound, "and", [](const Tensor& a, const Tensor& b) { return a & b; });
-  logical(bound, "or", [](const Tensor& a, const Tensor& b) { return a | b; });
-  logical(bound, "xor", [](const Tensor& a, const Tensor& b) { return a ^ b; });
+      .def("__invert__", [](const Tensor& x) { return ~x; }, Released());
+  logical(bound, "and", [](const Tensor& a, const auto& b) { return a & b; });
+  logical(bound, "or", [](const Tensor& a, const auto& b) { return a | b; });
+  logical(bound, "xor", [](const Tensor& a, const auto& b) { return a ^ b; });
+  bits(bound, "lshift", [](const auto& a, const auto& b) { return a << b; });
+  bits(bound, "rshift", [](const auto& a, const auto& b) { return a >> b; });
 
   in_place(bound, "__iadd__", [](const Tensor& a, const auto& b) { a += b; });
   in_place(bound, "__isub__", [](const Tensor& a, const auto& b) { a -= b; });

@@ -14,14 +14,6 @@ namespace tern {
 
 static constexpr double infinity = std::numeric_limits<double>::infinity();
 
-Tensor operator^(const Tensor& a, const Tensor& b) {
-  check_one_device("operator^", {&a, &b});
-  if (a.dtype() != DType::boolean || b.dtype() != DType::boolean)
-    fail("operator^", fmt::format("expected bool tensors but got {} and {}", name(a.dtype()), name(b.dtype())));
-  broadcast_shapes(a.shape(), b.shape(), "operator^");
-  return ne(a, b);
-}
-
 Tensor tan(const Tensor& x) {
   detail::check_floating("tan", x);
   // In 16 bits the quotient of a rounded sine and a rounded cosine would have both rounding errors.

@@ -28,13 +28,24 @@ inline Tensor operator>(double a, const Tensor& b) { return lt(b, a); }
 inline Tensor operator>=(double a, const Tensor& b) { return le(b, a); }
 /// @}
 
-/// @{
-/// Logical not, and, or, exclusive or of bool tensors. Throw Error for another dtype.
+/// Logical not of a bool tensor. Throws Error for another dtype.
 inline Tensor operator!(const Tensor& x) { return logical_not(x); }
-inline Tensor operator~(const Tensor& x) { return logical_not(x); }
-inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a, b); }
-inline Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(a, b); }
+
+/// @{
+/// Bits of integers, in two's complement: not, and, or, exclusive or, shifts. Of bool tensors not, and, or and exclusive or are the logical
+/// ones. Operands broadcast and promote as in add; a shift to the right repeats the sign; one by fewer than 0 bits, or by as many as an
+/// element has, shifts all of them out. Throw Error for floating dtypes, bool in shifts, and a number that the dtype does not hold.
+Tensor operator~(const Tensor& x);
+Tensor operator&(const Tensor& a, const Tensor& b);
+Tensor operator|(const Tensor& a, const Tensor& b);
 Tensor operator^(const Tensor& a, const Tensor& b);
+Tensor operator<<(const Tensor& a, const Tensor& b);
+Tensor operator>>(const Tensor& a, const Tensor& b);
+Tensor operator&(const Tensor& a, std::int64_t b);
+Tensor operator|(const Tensor& a, std::int64_t b);
+Tensor operator^(const Tensor& a, std::int64_t b);
+Tensor operator<<(const Tensor& a, std::int64_t b);
+Tensor operator>>(const Tensor& a, std::int64_t b);
 /// @}
 
 /// @{

@@ -110,6 +110,7 @@ TEST_CASE("special values pass through unary functions as on the CPU", "[cuda]")
 TEST_CASE("binary functions agree with the CPU", "[cuda]") {
   for (const Binary& f : every_function<Binary>()) {
     for (DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8}) {
+      if (std::holds_alternative<functors::Bits>(f) && is_floating(dtype)) continue;
       INFO("function " << f.index() << ", " << name(dtype));
       for (std::int64_t n : {0, 1, 31, 33, 1025, 20000})
         CHECK(binary_difference(f, Twin(dtype, {n}), Twin(dtype, {n}), Twin(dtype, {n})) == "");

@@ -11,6 +11,24 @@ using namespace reference;
 
 namespace {
 
+using Whole = std::int64_t;
+
+/// Cases and mistakes of an operator on the bits of integers, for a row that has those of bool, if it has any.
+void add_bits(Row& row, Tensor (*f)(T, T), Tensor (*with)(T, Whole), Whole (*g)(Whole, Whole)) {
+  for (Case& op : row.cases) op.dtypes = {DType::boolean};
+  if (!row.cases.empty()) row.dtypes = {DType::i32, DType::i64, DType::u8, DType::boolean};
+  const auto exact = [g](double a, double b) { return double(g(Whole(a), Whole(b))); };
+  Cases cases = two(f, exact, same, value({}, -9, 9), value({}, -3, 70), integers);
+  for (const Whole number : {Whole(0), Whole(3), Whole(31), Whole(64), Whole(-1)})
+    for (const Case& op : with_number([=](T x) { return with(x, number); }, [=](double x) { return exact(x, double(number)); }, same,
+                                      value({}, -9, 9), number < 0 ? std::vector{DType::i32, DType::i64} : integers))
+      cases.push_back(op);
+  row.cases.insert(row.cases.end(), cases.begin(), cases.end());
+  row.mistakes.push_back({[=] { with(sample({3}), 1); }, {"integers", "f32"}});
+  row.mistakes.push_back({[=] { with(sample({3}, DType::u8), -1); }, {"u8", "-1"}});
+  row.mistakes.push_back({[=] { with(sample({3}, DType::i32), Whole(1) << 31); }, {"i32", "2147483648"}});
+}
+
 void add_comparisons(Rows& rows) {
   const auto comparison = [&](const char* name, Tensor (*f)(T, T), Tensor (*with)(T, double), bool (*g)(double, double)) {
     // Whole numbers, so that some are equal.
@@ -50,23 +68,45 @@ void add_comparisons(Rows& rows) {
   comparison(
       "operator>=", [](T a, T b) { return a >= b; }, [](T a, double b) { return b <= a; }, [](double a, double b) { return a >= b; });
   rows.back().shown_name = "ge";
+}
 
+void add_logic(Rows& rows) {
   const auto logical = [&](const char* name, Tensor (*f)(T, T), bool (*g)(double, double)) {
     Row row{name, two(f, g, boolean, truth({}), truth({}))};
     row.dtypes = {DType::boolean};
     row.differentiable = false;
     row.mistakes = {{[=] { f(sample({3}, DType::boolean), sample({4}, DType::boolean)); }, {"(3,)", "(4,)"}},
                     {[=] { f(sample({3}), sample({3}, DType::boolean)); }, {"bool", "f32"}},
-                    {[=] { f(sample({3}, DType::boolean), sample({3}, DType::i64)); }, {"bool", "i64"}}};
+                    {[=] { f(sample({3}, DType::boolean), sample({3})); }, {"bool", "f32"}}};
     rows.push_back(row);
   };
   logical("logical_and", logical_and, [](double a, double b) { return a != 0 && b != 0; });
   logical("logical_or", logical_or, [](double a, double b) { return a != 0 || b != 0; });
   logical("operator&", [](T a, T b) { return a & b; }, [](double a, double b) { return a != 0 && b != 0; });
-  rows.back().shown_name = "logical_and";
+  add_bits(rows.back(), [](T a, T b) { return a & b; }, [](T a, std::int64_t b) { return a & b; }, [](Whole a, Whole b) { return a & b; });
   logical("operator|", [](T a, T b) { return a | b; }, [](double a, double b) { return a != 0 || b != 0; });
-  rows.back().shown_name = "logical_or";
+  add_bits(rows.back(), [](T a, T b) { return a | b; }, [](T a, std::int64_t b) { return a | b; }, [](Whole a, Whole b) { return a | b; });
   logical("operator^", [](T a, T b) { return a ^ b; }, [](double a, double b) { return (a != 0) != (b != 0); });
+  add_bits(rows.back(), [](T a, T b) { return a ^ b; }, [](T a, std::int64_t b) { return a ^ b; }, [](Whole a, Whole b) { return a ^ b; });
+  const auto shift = [&](const char* name, Tensor (*f)(T, T), Tensor (*with)(T, std::int64_t), Whole (*g)(Whole, Whole)) {
+    Row row{name, {}};
+    row.differentiable = false;
+    row.mistakes = shape_mistakes(f);
+    for (Mistake& mistake : row.mistakes) mistake.contains = {"integers", "f32"};
+    row.mistakes.push_back({[=] { f(sample({3}, DType::i64), sample({4}, DType::i64)); }, {"(3,)", "(4,)"}});
+    row.mistakes.push_back({[=] { f(sample({3}, DType::boolean), sample({3}, DType::i64)); }, {"integers", "bool", "i64"}});
+    row.mistakes.push_back({[=] { with(sample({3}, DType::boolean), 1); }, {"integers", "bool"}});
+    row.dtypes = integers;
+    add_bits(row, f, with, g);
+    rows.push_back(row);
+  };
+  // Counts of -1, and of as many bits as an element has and more, shift all of them out.
+  shift(
+      "operator<<", [](T a, T b) { return a << b; }, [](T a, std::int64_t b) { return a << b; },
+      [](Whole a, Whole b) { return b < 0 || b > 63 ? 0 : Whole(std::uint64_t(a) << b); });
+  shift(
+      "operator>>", [](T a, T b) { return a >> b; }, [](T a, std::int64_t b) { return a >> b; },
+      [](Whole a, Whole b) { return a >> (b < 0 || b > 63 ? 63 : b); });
   Row negation{"logical_not", with_number(logical_not, [](double x) { return double(x == 0); }, boolean, truth({}))};
   negation.dtypes = {DType::boolean};
   negation.differentiable = false;
@@ -80,7 +120,15 @@ void add_comparisons(Rows& rows) {
     negation.cases = with_number(f, [](double x) { return double(x == 0); }, boolean, truth({}));
     rows.push_back(negation);
   }
+  rows.back().shown_name = "operator~";
+  rows.back().mistakes = {{[] { ~sample({3}); }, {"integers", "f32"}}};
+  for (Case& op : rows.back().cases) op.dtypes = {DType::boolean};
+  rows.back().dtypes = {DType::i32, DType::i64, DType::u8, DType::boolean};
+  for (const Case& op : with_number([](T x) { return ~x; }, [](double x) { return -1 - x; }, same, value({}, -9, 9), integers))
+    rows.back().cases.push_back(op);
+}
 
+void add_tests(Rows& rows) {
   // Tests for NaN and infinities are in everyday_ops_test.cpp: the table's inputs are finite.
   const auto finite = [&](const char* name, Tensor (*f)(T), bool result) {
     Row row{name, with_number(f, [result](double) { return double(result); }, boolean, any)};
@@ -188,6 +236,8 @@ void add_choices(Rows& rows) {
 
 void add_compare(Rows& rows) {
   add_comparisons(rows);
+  add_logic(rows);
+  add_tests(rows);
   add_choices(rows);
 }
 

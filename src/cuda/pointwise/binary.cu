@@ -12,7 +12,8 @@ void binary(Cuda, const Binary& f, const Operand& a, const Operand& b, const Vie
       gpu::pointwise<T, T, T>(function, y, {gpu::source_of<C>(a, y, y.dtype), gpu::source_of<C>(b, y, y.dtype)});
     };
     if (y.dtype == DType::boolean) fail("binary", "expected a numeric dtype but got bool");
-    if (!gpu::dispatch_elements(y.dtype, run)) run.template operator()<gpu::Any<std::int64_t>>();
+    if constexpr (is_integral_only<decltype(function)>) run.template operator()<gpu::Any<std::int64_t>>();
+    else if (!gpu::dispatch_elements(y.dtype, run)) run.template operator()<gpu::Any<std::int64_t>>();
   });
 }
 

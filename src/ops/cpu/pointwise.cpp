@@ -36,8 +36,10 @@ template <class T>
 template <class T>
 [[gnu::flatten]] void binary_block(const Binary& f, const T* a, const T* b, T* y, std::int64_t n) {
   dispatch_functor(f, [&](auto functor) {
+    if constexpr (std::is_integral_v<T> || !is_integral_only<decltype(functor)>) {
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) y[i] = functor(a[i], b[i]);
+      for (std::int64_t i = 0; i < n; ++i) y[i] = functor(a[i], b[i]);
+    }
   });
 }
 

@@ -271,6 +271,26 @@ struct Atan2 {
   }
 };
 
+/// Bits of integers; the op does not call it for floats. One functor, whose kind is the same for all elements, and not six: each would be
+/// another loop for each dtype.
+struct Bits {
+  static constexpr bool transcendental = false;
+  static constexpr bool integral_only = true;
+  enum class Kind : std::uint8_t { both, any, one, left, right } kind;
+  template <class T> TERN_HOST_DEVICE T operator()(T a, T b) const {
+    using Unsigned = std::make_unsigned_t<T>;
+    constexpr int width = 8 * sizeof(T);
+    const bool is_out = b < T(0) || b >= T(width);  // no processor shifts by so many
+    switch (kind) {
+      case Kind::both: return a & b;
+      case Kind::any: return a | b;
+      case Kind::one: return a ^ b;
+      case Kind::left: return is_out ? T(0) : T(Unsigned(a) << (is_out ? 0 : b));
+      default: return T(a >> (is_out ? width - 1 : b)) >> T(is_out && std::is_unsigned_v<T> ? 1 : 0);
+    }
+  }
+};
+
 struct Eq {
   template <class T> TERN_HOST_DEVICE bool operator()(T a, T b) const { return a == b; }
 };

@@ -13,7 +13,7 @@ using Unary = std::variant<functors::Neg, functors::Abs, functors::Sign, functor
                            functors::Sigmoid, functors::Relu, functors::Gelu, functors::GeluTanh, functors::Silu, functors::Softplus,
                            functors::Clamp, functors::Floor, functors::Ceil, functors::Round, functors::Log1p, functors::Expm1>;
 using Binary = std::variant<functors::Add, functors::Sub, functors::Mul, functors::Div, functors::Pow, functors::Minimum, functors::Maximum,
-                            functors::Remainder, functors::FloorDivide, functors::Atan2>;
+                            functors::Remainder, functors::FloorDivide, functors::Atan2, functors::Bits>;
 using Compare = std::variant<functors::Eq, functors::Ne, functors::Lt, functors::Le, functors::Gt, functors::Ge>;
 
 /// Calls f with the functor that a Unary, Binary or Compare holds. A chain of comparisons and not std::visit, whose table of pointers would
@@ -24,6 +24,10 @@ decltype(auto) dispatch_functor(const std::variant<Functors...>& function, F&& f
     if (function.index() != i) return dispatch_functor<i + 1>(function, f);
   return f(*std::get_if<i>(&function));
 }
+
+/// True for the functor of an op on integers alone, of which kernels have no loops over floats.
+template <class Functor>
+inline constexpr bool is_integral_only = requires { requires Functor::integral_only; };
 
 inline bool takes_integers(const Unary& function) {
   return dispatch_functor(function, [](const auto& f) { return f.integral; });
