@@ -144,6 +144,7 @@ void bind_shapes(nb::module_& m);
 void bind_reductions(nb::module_& m);
 void bind_products(nb::module_& m);
 void bind_losses(nb::module_& m);
+void bind_images(nb::module_& m, nb::module_& nn);
 void bind_factories(nb::module_& m);
 void bind_state(nb::module_& m);
 void bind_autograd(nb::module_& m);

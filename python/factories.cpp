@@ -69,6 +69,8 @@ void bind_factories(nb::module_& m) {
         return randn(shape, mean, deviation, dtype, device.get());
       },
       "shape"_a, "mean"_a = 0, "deviation"_a = 1, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
+  m.def("rand_like", &rand_like, "x"_a, Released());
+  m.def("randn_like", &randn_like, "x"_a, Released());
   m.def(
       "bernoulli",
       [](const Shape& shape, double probability, DType dtype, const DeviceLike& device) {

@@ -22,6 +22,7 @@ NB_MODULE(_core, m) {
   nb::module_ nn = m.def_submodule("_nn", "Modules.");
   bind_modules(nn);
   bind_layers(nn);
+  bind_images(m, nn);
   bind_models(nn);
   nb::module_ init = nn.def_submodule("init", "Initialisers: each fills a tensor in place and returns it.");
   bind_init(init);

@@ -85,6 +85,9 @@ void bind_shapes(nb::module_& m) {
   bind_views(m);
   bind_indices(m);
   m.def("cat", [](const Tensors& xs, int dim) { return cat(xs, dim); }, "xs"_a, "dim"_a = 0, Released());
+  m.def(
+      "pad_sequence", [](const Tensors& sequences, double value) { return pad_sequence(sequences, value); }, "sequences"_a, "value"_a = 0,
+      Released());
   m.def("stack", [](const Tensors& xs, int dim) { return stack(xs, dim); }, "xs"_a, "dim"_a = 0, Released());
   m.def(
       "pad",

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "nn/detail/parameter.h"
+#include "nn/init.h"
 
 namespace tern::nn {
 
@@ -77,6 +80,39 @@ Tensor Conv2d::forward(const Tensor& x) const {
   return conv2d(x, weight, bias, options);
 }
 
+ConvTranspose2d::ConvTranspose2d(std::int64_t in, std::int64_t out, Size2d kernel, const ConvTranspose2dOptions& o)
+    : options{.stride = o.stride, .padding = o.padding, .output_padding = o.output_padding, .dilation = o.dilation, .groups = o.groups} {
+  check_steps("ConvTranspose2d", o.stride, o.padding, o.dilation);
+  for (std::size_t i = 0; i < 2; ++i)
+    if (o.output_padding[i] < 0 || o.output_padding[i] >= o.stride[i])
+      fail("ConvTranspose2d",
+           fmt::format("expected an output_padding below the stride but got {} and {}", shown(o.output_padding), shown(o.stride)));
+  Tensor none;  // the weight has as many rows as x has channels, and the bias those of y
+  const std::int64_t written = o.groups >= 1 && out % o.groups == 0 ? out / o.groups : 0;
+  make_parameters("ConvTranspose2d", weight, none, {in, written, kernel[0], kernel[1]}, in, o.groups, false, o.device);
+  const double bound = 1 / std::sqrt(static_cast<double>(init::fans(weight.shape()).in));
+  if (o.bias) bias = init::uniform(detail::parameter({out}, o.device), -bound, bound);
+}
+
+void ConvTranspose2d::visit(Visitor& v) {
+  v("weight", weight);
+  v("bias", bias);
+}
+
+std::string ConvTranspose2d::settings() const {
+  if (!weight.defined()) return "";
+  const ConvTransposeOptions& o = options;
+  return fmt::format("in={}, out={}, kernel={}", weight.size(0), weight.size(1) * o.groups, shown({weight.size(2), weight.size(3)})) +
+         unless("stride", o.stride, 1) + unless("padding", o.padding, 0) + unless("output_padding", o.output_padding, 0) +
+         unless("dilation", o.dilation, 1) + (o.groups == 1 ? "" : fmt::format(", groups={}", o.groups)) +
+         (bias.defined() ? "" : ", bias=false");
+}
+
+Tensor ConvTranspose2d::forward(const Tensor& x) const {
+  const ModuleScope scope(this, "ConvTranspose2d");
+  return conv_transpose2d(x, weight, bias, options);
+}
+
 Conv1d::Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const Conv1dOptions& o)
     : options{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
   check_steps("Conv1d", {o.stride, o.stride}, {o.padding, o.padding}, {o.dilation, o.dilation});
@@ -114,6 +150,18 @@ std::string AvgPool2d::settings() const { return pool_settings(options); }
 Tensor AvgPool2d::forward(const Tensor& x) const {
   const ModuleScope scope(this, "AvgPool2d");
   return avg_pool2d(x, options);
+}
+
+std::string AdaptiveAvgPool2d::settings() const { return fmt::format("size={}", shown(size)); }
+Tensor AdaptiveAvgPool2d::forward(const Tensor& x) const {
+  const ModuleScope scope(this, "AdaptiveAvgPool2d");
+  return adaptive_avg_pool2d(x, size);
+}
+
+std::string AdaptiveMaxPool2d::settings() const { return fmt::format("size={}", shown(size)); }
+Tensor AdaptiveMaxPool2d::forward(const Tensor& x) const {
+  const ModuleScope scope(this, "AdaptiveMaxPool2d");
+  return adaptive_max_pool2d(x, size);
 }
 
 }  // namespace tern::nn

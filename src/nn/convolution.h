@@ -37,6 +37,34 @@ struct Conv2d final : Callable<Conv2d> {
   ConvOptions options;  ///< as conv2d takes them
 };
 
+/// Options of ConvTranspose2d.
+struct ConvTranspose2dOptions {
+  Size2d stride = 1;                 ///< distance of the windows of consecutive elements of x, in elements of y
+  Size2d padding = 0;                ///< rows and columns that are removed on each side of y
+  Size2d output_padding = 0;         ///< rows and columns added at the end of y, fewer than the stride
+  Size2d dilation = 1;               ///< distance of neighbours within a window, in elements of y
+  std::int64_t groups = 1;           ///< groups of channels, each convolved by itself
+  bool bias = true;                  ///< one number for each output channel
+  Device device = default_device();  ///< device of the parameters
+};
+
+/// Transposed convolution, conv_transpose2d (ops/convolution.h): (B, in, H, W) -> (B, out, oh, ow). Weight (in, out / groups, kh, kw) and
+/// bias (out) are initialized uniformly in +-1 / sqrt(out / groups kh kw), as in PyTorch. Throws Error as Conv2d does, and for an
+/// output_padding that is not below the stride.
+struct ConvTranspose2d final : Callable<ConvTranspose2d> {
+  ConvTranspose2d() = default;
+  /// From `in` channels to `out`, with windows of `kernel`. Parameters are drawn from this thread's generator, in f32.
+  ConvTranspose2d(std::int64_t in, std::int64_t out, Size2d kernel, const ConvTranspose2dOptions& options = {});
+  void visit(Visitor& v) override;
+  std::string settings() const override;
+  /// x (B, in, H, W) -> (B, out, oh, ow), with the sizes of conv_transpose2d.
+  Tensor forward(const Tensor& x) const;
+
+  Tensor weight;                 ///< (in, out / groups, kh, kw)
+  Tensor bias;                   ///< (out), or undefined
+  ConvTransposeOptions options;  ///< as conv_transpose2d takes them
+};
+
 /// Options of the module Conv1d; those of the op are tern::Conv1dOptions.
 struct Conv1dOptions {
   std::int64_t stride = 1;           ///< distance of consecutive windows, in elements of x
@@ -86,6 +114,25 @@ struct AvgPool2d final : Callable<AvgPool2d> {
   Tensor forward(const Tensor& x) const;  ///< (B, C, H, W) -> (B, C, oh, ow): tern::avg_pool2d
 
   PoolOptions options;  ///< with the kernel
+};
+
+/// Mean of each of size[0] x size[1] windows that cover (B, C, H, W): AdaptiveAvgPool2d(1) is the mean of each channel.
+struct AdaptiveAvgPool2d final : Callable<AdaptiveAvgPool2d> {
+  explicit AdaptiveAvgPool2d(Size2d size_) : size(size_) {}  ///< of the result
+  void visit(Visitor&) override {}
+  std::string settings() const override;
+  Tensor forward(const Tensor& x) const;  ///< (B, C, H, W) -> (B, C, size[0], size[1]): tern::adaptive_avg_pool2d
+
+  Size2d size;  ///< of the result
+};
+/// Largest element of each of size[0] x size[1] windows that cover (B, C, H, W).
+struct AdaptiveMaxPool2d final : Callable<AdaptiveMaxPool2d> {
+  explicit AdaptiveMaxPool2d(Size2d size_) : size(size_) {}  ///< of the result
+  void visit(Visitor&) override {}
+  std::string settings() const override;
+  Tensor forward(const Tensor& x) const;  ///< (B, C, H, W) -> (B, C, size[0], size[1]): tern::adaptive_max_pool2d
+
+  Size2d size;  ///< of the result
 };
 
 }  // namespace tern::nn

@@ -21,6 +21,7 @@ static constexpr std::array table = {
     AutocastRule{"depthwise_conv1d", CastTo::lower},
     AutocastRule{"conv1d", CastTo::lower},
     AutocastRule{"conv2d", CastTo::lower},
+    AutocastRule{"conv_transpose2d", CastTo::lower},
     // Sums of many terms, and functions that exceed the range or the precision of 16 bits.
     AutocastRule{"softmax", CastTo::f32},
     AutocastRule{"log_softmax", CastTo::f32},

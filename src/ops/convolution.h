@@ -41,6 +41,19 @@ struct Conv1dOptions {
 /// conv2d of signals: x (B, C, L), weight (O, C / groups, k), bias (O) or undefined -> (B, O, ol).
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& options = {});
 
+/// Options of conv_transpose2d, (height, width) each. Those of conv2d, of which it is the transpose.
+struct ConvTransposeOptions {
+  std::array<std::int64_t, 2> stride = {1, 1};          ///< distance of the windows of consecutive elements of x, in elements of y
+  std::array<std::int64_t, 2> padding = {0, 0};         ///< rows and columns that are removed on each side of y
+  std::array<std::int64_t, 2> output_padding = {0, 0};  ///< rows and columns added at the end of y, fewer than the stride
+  std::array<std::int64_t, 2> dilation = {1, 1};        ///< distance of neighbours within a window, in elements of y
+  std::int64_t groups = 1;                              ///< groups of channels, each convolved by itself
+};
+/// Transposed convolution, the gradient of conv2d with respect to its images: each element of x (B, C, H, W) adds a multiple of the weights
+/// (C, O / groups, kh, kw) to a window of y (B, O, oh, ow), with oh = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1;
+/// bias (O) or undefined is added. A product of matrices, and fold of its columns, which take kh kw times the memory of x with O channels.
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
+
 /// Options of max_pool2d and avg_pool2d.
 struct PoolOptions {
   std::array<std::int64_t, 2> kernel;            ///< size of the window
@@ -53,6 +66,17 @@ Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
 /// max_pool2d composed of unfold and a reduction on every device: the reference.
 Tensor composed_max_pool2d(const Tensor& x, const PoolOptions& options);
+/// @{
+/// Mean or largest element of each of oh x ow windows that cover the image: x (B, C, H, W), size {oh, ow} -> (B, C, oh, ow). Row i of the
+/// result sees rows floor(i H / oh) up to, not including, ceil((i + 1) H / oh). Where oh and ow divide H and W this is avg_pool2d or
+/// max_pool2d; otherwise a reduction for each row and each column of the result. Throw Error for a size below 1.
+Tensor adaptive_avg_pool2d(const Tensor& x, const std::array<std::int64_t, 2>& size);
+Tensor adaptive_max_pool2d(const Tensor& x, const std::array<std::int64_t, 2>& size);
+/// @}
+/// Bilinear interpolation of x (..., H, W) to size {oh, ow}, larger or smaller, without a filter against aliasing. Pixels are squares, and
+/// element i of the result is at (i + 1/2) H / oh - 1/2 of x; with align_corners they are points, and the first and last elements of both
+/// coincide. Throws Error for a size below 1.
+Tensor upsample_bilinear(const Tensor& x, const std::array<std::int64_t, 2>& size, bool align_corners = false);
 /// Repeats each pixel of x (..., H, W) factor x factor times. Throws Error unless factor >= 1.
 Tensor upsample_nearest(const Tensor& x, std::int64_t factor);
 

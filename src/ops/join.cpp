@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/kernels/copy.h"
@@ -73,6 +75,23 @@ Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, do
                 [dim, before, length = x.shape()[dim]](const Backward& call) -> Tensors {
                   return {slice(call.grad(), dim, before, before + length)};
                 });
+}
+
+Tensor pad_sequence(TensorList sequences, double value) {
+  if (sequences.size() == 0) fail("pad_sequence", "expected at least one sequence but got none");
+  check_one_device("pad_sequence", std::span<const Tensor>(sequences));
+  std::int64_t longest = 0;
+  for (const Tensor& x : sequences) {
+    Shape shape = x.shape();
+    if (x.dims() > 0 && x.dims() == sequences[0].dims()) shape[0] = sequences[0].size(0);
+    if (x.dims() == 0 || shape != sequences[0].shape() || x.dtype() != sequences[0].dtype())
+      fail("pad_sequence", fmt::format("expected sequences (T, ...) like the first, {} {}, but for T, but got {} {}",
+                                       name(sequences[0].dtype()), to_string(sequences[0].shape()), name(x.dtype()), to_string(x.shape())));
+    longest = std::max(longest, x.size(0));
+  }
+  Tensors rows;
+  for (const Tensor& x : sequences) rows.push_back(pad(x, 0, 0, longest - x.size(0), value));
+  return stack(rows);
 }
 
 }  // namespace tern

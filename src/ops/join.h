@@ -11,4 +11,8 @@ Tensor stack(TensorList xs, int dim = 0);
 /// x with `before` and `after` elements of `value` added along a dimension.
 Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, double value = 0);
 
+/// Sequences (T_i, ...) of different lengths, equal in dtype and in their other sizes, as one batch (B, T, ...): each is padded at its end
+/// with `value` to the length of the longest. Throws Error for an empty list.
+Tensor pad_sequence(TensorList sequences, double value = 0);
+
 }  // namespace tern

@@ -19,6 +19,11 @@ inline Tensor randn(const Shape& shape, const TensorOptions& options) { return r
 inline Tensor rand(const Shape& shape, DType dtype) { return rand(shape, 0, 1, dtype); }
 inline Tensor randn(const Shape& shape, DType dtype) { return randn(shape, 0, 1, dtype); }
 /// @}
+/// @{
+/// rand and randn with x's shape, dtype and device; row-major for any strides of x.
+inline Tensor rand_like(const Tensor& x) { return rand(x.shape(), 0, 1, x.dtype(), x.device()); }
+inline Tensor randn_like(const Tensor& x) { return randn(x.shape(), 0, 1, x.dtype(), x.device()); }
+/// @}
 /// Bernoulli numbers: 1 with the given probability, else 0. Throws Error for a probability outside [0, 1].
 Tensor bernoulli(const Shape& shape, double probability, DType dtype = DType::f32, Device device = default_device());
 /// Random permutation of 0 .. n-1, i64 (n).

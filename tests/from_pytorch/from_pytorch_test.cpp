@@ -46,6 +46,7 @@ struct Fixture {
   Tensor p = rand({4}), spd = Tensor::from({4.f, 1.f, 0.f, 1.f, 3.f, 1.f, 0.f, 1.f, 2.f}, {3, 3});
   Tensor logits = randn({4, 5}), targets = Tensor::from<std::int64_t>({1, 2, 3, 4}, {4});
   Tensor q = randn({1, 4, 2, 8}), k = randn({1, 4, 2, 8}), image = randn({1, 3, 8, 8}), kernel = randn({2, 3, 3, 3});
+  Tensor filters = randn({3, 2, 2, 2});
   Tensor leaf = rand({3}).set_requires_grad(), doubles = rand({3}, DType::f64).set_requires_grad();
   std::vector<float> memory = std::vector<float>(6, 1.f);
   TensorFunction f = [](const Tensors& in) { return Tensors{square(in[0])}; };

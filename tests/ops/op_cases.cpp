@@ -41,6 +41,7 @@ const Rows& table() {
     add_statistics(all);
     if (has_linalg_rows()) add_linalg(all);
     add_images(all);
+    add_resample(all);
     add_batch_norm(all);
     add_recurrent(all);
     // For work on one op: TERN_OP=softplus test-ops "Ops give*,*erivatives*,Mistakes*".

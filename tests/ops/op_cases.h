@@ -142,6 +142,7 @@ void add_indexing(Rows& rows);    // op_cases_indexing.cpp
 void add_statistics(Rows& rows);  // op_cases_statistics.cpp
 void add_linalg(Rows& rows);      // op_cases_linalg.cpp
 void add_images(Rows& rows);      // op_cases_convolution.cpp
+void add_resample(Rows& rows);    // op_cases_resample.cpp
 void add_batch_norm(Rows& rows);  // op_cases_batch_norm.cpp
 void add_recurrent(Rows& rows);   // op_cases_recurrent.cpp
 

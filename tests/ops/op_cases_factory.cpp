@@ -195,6 +195,22 @@ void add_random(Rows& rows) {
   drawing(
       "randn", [](const Shape& s, DType t, Device d) { return randn(s, 0.5, 2, t, d); }, [](std::int64_t i) { return 0.5 + 2 * gauss(i); },
       {{[] { randn({3}, 0, 1, DType::boolean); }, {"floating", "bool"}}}, 4);
+  const auto alike = [&](const char* name, Tensor (*f)(T), double (*g)(std::int64_t), double slack) {
+    Row row{name, {}, {{[=] { f(sample({3}, DType::i64)); }, {"floating", "i64"}}}};
+    row.differentiable = false;
+    row.slack = slack;
+    row.shown_name = std::string(name, std::string_view(name).find('_'));
+    for (const Shape& shape : shapes)
+      row.cases.push_back({{value(shape)},
+                           [=](In in) -> Tensors {
+                             manual_seed(seed);
+                             return {f(in[0])};
+                           },
+                           [=](Ref in) { return one(counted(in[0].shape, in.dtype, g)); }});
+    rows.push_back(row);
+  };
+  alike("rand_like", rand_like, unit, 2);
+  alike("randn_like", randn_like, gauss, 4);
   drawing(
       "bernoulli", [](const Shape& s, DType t, Device d) { return bernoulli(s, 0.3, t, d); },
       [](std::int64_t i) { return double(unit(i) < 0.3); },

@@ -1,4 +1,6 @@
 // Rows of ops/view.h and ops/join.h. Note [The table] in op_cases.h. That views share memory is tested in tests/tensor.
+#include <algorithm>
+
 #include "op_cases.h"
 #include "ops/join.h"
 #include "ops/view.h"
@@ -324,6 +326,34 @@ void add_joins(Rows& rows) {
                            for (Array& x : slices) x.shape.insert(d, 1);
                            return one(joined(slices, d));
                          }});
+  rows.push_back(row);
+
+  row = row_of("pad_sequence", {{[] { pad_sequence({}); }, {"none"}},
+                                {[] { pad_sequence({sample({})}); }, {"(T, ...)"}},
+                                {[] { pad_sequence({sample({3, 2}), sample({4, 3})}); }, {"(3, 2)", "(4, 3)"}},
+                                {[] { pad_sequence({sample({3}), sample({3, 1})}); }, {"(3,)", "(3, 1)"}},
+                                {[] { pad_sequence({sample({3}), sample({3}, DType::i64)}); }, {"f32", "i64"}}});
+  for (const auto& [lengths, rest] : std::vector<std::pair<std::vector<std::int64_t>, Shape>>{
+           {{0}, {}}, {{1, 0}, {}}, {{2, 3, 1}, {}}, {{1, 2}, {2}}, {{31, 33, 2}, {}}, {{1025, 3}, {}}, {{2, 4, 3}, {2, 3}}, {{0, 0}, {2}}})
+    for (const double filling : {0.0, 1.0}) {
+      std::vector<Input> inputs;
+      for (const std::int64_t length : lengths) {
+        Shape shape = rest;
+        shape.insert(0, length);
+        inputs.push_back(value(shape));
+      }
+      row.cases.push_back({inputs, [=](In in) -> Tensors { return {pad_sequence(in.inputs, filling)}; },
+                           [=, lengths = lengths, rest = rest](Ref in) {
+                             Shape shape = rest;
+                             shape.insert(0, *std::max_element(lengths.begin(), lengths.end()));
+                             shape.insert(0, std::int64_t(lengths.size()));
+                             return one(make(shape, in.dtype, [&](Shape i) {
+                               const auto sequence = std::size_t(i[0]);
+                               i.erase(0);
+                               return i[0] < lengths[sequence] ? in[sequence](i) : filling;
+                             }));
+                           }});
+    }
   rows.push_back(row);
 
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();

@@ -210,3 +210,116 @@ def test_multinomial_refuses_what_is_no_distribution(weights, replacement):
         torch.multinomial(torch.tensor(weights), 1, replacement)
     with pytest.raises(tern.Error, match=r"\[multinomial\] expected"):
         tern.multinomial(tern.tensor(weights), 1, replacement)
+
+
+CONV = [
+    ((2, 4, 5, 6), (4, 3, 3, 2), {}),
+    ((2, 4, 5, 6), (4, 2, 4, 4), {"stride": 2, "padding": 1}),
+    ((1, 4, 3, 5), (4, 2, 3, 3), {"stride": (2, 3), "padding": (1, 2), "output_padding": (1, 2), "groups": 2}),
+    ((1, 2, 4, 4), (2, 3, 2, 3), {"dilation": (2, 3), "stride": 2}),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("x,w,options", CONV)
+def test_transposed_convolutions(x, w, options, dtype):
+    inputs = [given(x, dtype), given(w, dtype, 1), given((w[1] * options.get("groups", 1),), dtype, 2)]
+    beside(lambda *t: tern.conv_transpose2d(*t, **options), lambda *t: F.conv_transpose2d(*t, **options), inputs)
+    beside(lambda *t: tern.conv_transpose2d(*t, **options), lambda *t: F.conv_transpose2d(*t, **options), inputs[:2])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (6, 8), (12, 16), (5, 7), (13, 3)])
+def test_images_at_other_sizes(size, dtype):
+    x = given((2, 3, 6, 8), dtype)
+    beside(lambda x: tern.adaptive_avg_pool2d(x, size), lambda x: F.adaptive_avg_pool2d(x, size), [x])
+    distinct = torch.randperm(x.numel()).reshape(x.shape).to(x.dtype) / 8
+    beside(lambda x: tern.adaptive_max_pool2d(x, size), lambda x: F.adaptive_max_pool2d(x, size), [distinct], gradients=dtype != "bfloat16")
+    for align in (False, True):
+        beside(
+            lambda x: tern.upsample_bilinear(x, size, align_corners=align),
+            lambda x: F.interpolate(x, size, mode="bilinear", align_corners=align),
+            [x],
+        )
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+def test_padded_sequences(dtype):
+    xs = [given((n, 2), dtype, n) for n in (3, 5, 1)]
+    beside(lambda *t: tern.pad_sequence(list(t), 2), lambda *t: torch.nn.utils.rnn.pad_sequence(list(t), batch_first=True, padding_value=2), xs)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS + ["bool"])
+def test_bits_of_integers(dtype):
+    if dtype == "bool":
+        a, b = given((4, 1), "float32") > 0, given((5,), "float32", 1) > 0
+    else:
+        a, b = given((4, 1), dtype), given((5,), dtype, 1)
+    for f in (lambda a, b: a & b, lambda a, b: a | b, lambda a, b: a ^ b, lambda a, b: ~a, lambda a, b: a & True, lambda a, b: False | b):
+        beside(f, f, [a, b])
+    if dtype == "bool":
+        return
+    counts = b.abs()
+    for f in (lambda a, n: a << n, lambda a, n: a >> n, lambda a, n: a << 2, lambda a, n: a >> 1, lambda a, n: 1 << n, lambda a, n: 3 & a):
+        beside(f, f, [a, counts])
+    bits = torch.iinfo(a.dtype).bits
+    beside(lambda a: a << bits, lambda a: a << bits, [a])
+    beside(lambda a: a >> bits, lambda a: a >> bits, [a])
+    t = to_tern(a.clone())
+    t <<= 1
+    t |= 1
+    assert t.numpy().tolist() == ((a << 1) | 1).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_indices_of_both_integers(dtype):
+    x, rows = given((5, 3), "float32"), torch.tensor([4, 0, 4], dtype=getattr(torch, dtype))
+    index = torch.tensor([[1, 0, 4], [2, 2, 0]], dtype=getattr(torch, dtype))
+    beside(lambda x: tern.index_select(x, 0, to_tern(rows)), lambda x: x.index_select(0, rows), [x])
+    beside(lambda x: tern.gather(x, 0, to_tern(index)), lambda x: x.gather(0, index.long()), [x])
+    beside(lambda x: tern.scatter_add(x, 0, to_tern(index), x[:2]), lambda x: x.scatter_add(0, index.long(), x[:2]), [x])
+    beside(lambda x: tern.cross_entropy(x, to_tern(rows.clamp(max=2))), lambda x: F.cross_entropy(x, rows.long().clamp(max=2)), [x[:3]])
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_rmsprop(centered, momentum, weight_decay):
+    options = {"lr": 0.125, "alpha": 0.9, "eps": 1e-6, "weight_decay": weight_decay, "momentum": momentum, "centered": centered}
+    p = given((33,), "float64").requires_grad_()
+    own = to_tern(p.clone()).requires_grad_()
+    theirs, ours = torch.optim.RMSprop([p], **options), tern.train.RMSprop([own], **options)
+    for step in range(6):
+        gradient = given((33,), "float64", step)
+        p.grad, own.grad = gradient, to_tern(gradient.clone())
+        theirs.step()
+        ours.step()
+        check(to_torch(own), p.detach(), 1e-10)
+
+
+def test_plateaus():
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    generator = torch.Generator().manual_seed(3)
+    for mode, options in [("min", {"patience": 2, "cooldown": 3, "factor": 0.5}), ("max", {"patience": 0, "threshold": 0.1, "factor": 0.9})]:
+        optimizer.param_groups[0]["lr"] = 1.0
+        theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, eps=0, **options)
+        ours = tern.train.ReduceLROnPlateau(maximize=mode == "max", **options)
+        for value in (torch.rand(60, generator=generator) + 1).tolist() + [math.nan] * 5:
+            theirs.step(value)
+            assert ours.update(value) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+        again = tern.train.ReduceLROnPlateau(maximize=mode == "max", **options)
+        again.load(ours.state())
+        assert again.update(1.5) == ours.update(1.5)
+
+
+def test_modules_at_other_sizes():
+    theirs = torch.nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2)
+    ours = tern.nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2)
+    assert {name: tuple(p.shape) for name, p in dict(ours.named_parameters()).items()} == {n: tuple(p.shape) for n, p in theirs.named_parameters()}
+    for name, p in theirs.named_parameters():
+        setattr(ours, name, to_tern(p.clone()))
+    x = given((2, 4, 5, 5), "float32")
+    check(to_torch(ours(to_tern(x))), theirs(x).detach(), 1e-4)
+    check(to_torch(tern.nn.AdaptiveAvgPool2d(1)(to_tern(x))), torch.nn.AdaptiveAvgPool2d(1)(x), 1e-4)
+    check(to_torch(tern.nn.AdaptiveMaxPool2d((2, 3))(to_tern(x))), torch.nn.AdaptiveMaxPool2d((2, 3))(x), 0)
