@@ -102,7 +102,7 @@ std::string first_names(const std::vector<std::string_view>& names) {
 }  // namespace
 
 Tensor read_tensor(const TensorEntry& entry, const std::function<void(void* data, std::size_t bytes)>& read) {
-  Tensor result = empty(entry.shape, entry.dtype);
+  Tensor result = empty(entry.shape, entry.dtype, cpu);
   auto* data = static_cast<unsigned char*>(result.view().data);
   const auto bytes = static_cast<std::size_t>(entry.end - entry.begin);
   read(data, bytes);

@@ -91,6 +91,15 @@ TEST_CASE("Every dtype and shape comes back as it was saved") {
   CHECK(directory.count() == 1);
 }
 
+TEST_CASE("A file is read on the CPU, within a DeviceScope as well") {
+  const TempDirectory directory;
+  const Tensor x = ramp<float>({6, 5});
+  const std::vector<NamedTensor> tensors = {{"x", x}};
+  save_safetensors(directory / "x", tensors);
+  const DeviceScope scope(cuda());
+  check_equal(load_safetensors(directory / "x").tensors.at("x"), x);
+}
+
 TEST_CASE("A file can hold no tensor at all") {
   const TempDirectory directory;
   save_safetensors(directory / "none", {});
