@@ -133,7 +133,9 @@ TEST_CASE("tern-launch names a process that fails while all are asked to stop, a
     CHECK(finish(pid) == code);
     CHECK(contains(slurp(err), "tern-launch: rank 1 (process "));
     CHECK(contains(slurp(err), how));
-    CHECK(sorted_lines(slurp(err)).size() == 1);
+    // The shells of a system may have words of their own for a process that ends by a signal.
+    const std::string said = slurp(err);
+    CHECK(said.find("tern-launch: ") == said.rfind("tern-launch: "));
   }
 }
 

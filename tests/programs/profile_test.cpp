@@ -61,7 +61,7 @@ TEST_CASE("tern-translate train --profile (so many updates after the first ones,
   const TempDirectory directory;
   const fs::path data = directory / "data", plain = directory / "plain", out = directory / "run";
   write_corpus(data, 16);
-  const Arguments updates{"--updates", "6", "--batch-size", "16"};
+  const Arguments updates{"--device", "cpu", "--updates", "6", "--batch-size", "16"};
   const Result without = run(translate, train(data, plain, updates));
   INFO(without.err);
   REQUIRE(without.code == 0);
