@@ -20,14 +20,23 @@ namespace tern::python {
 
 namespace {
 
-/// A level of Python's own recursion, whose limit is a RecursionError: a module that contains itself would else exhaust the stack.
-struct Recursion {
-  Recursion() {
-    if (Py_EnterRecursiveCall(" in the members of a module: does one contain itself?")) throw nb::python_error();
+/// A level of modules and containers within each other: one that contains itself would exhaust the stack. The limit is a RecursionError.
+/// Py_EnterRecursiveCall allows ten times as many levels from Python 3.12 on, which is more than the stack holds.
+class Level {
+ public:
+  Level() {
+    if (depth_ == 1000) {
+      PyErr_SetString(PyExc_RecursionError, "modules, lists or dicts more than 1000 levels deep: does one contain itself?");
+      throw nb::python_error();
+    }
+    ++depth_;
   }
-  ~Recursion() { Py_LeaveRecursiveCall(); }
-  Recursion(const Recursion&) = delete;
-  Recursion& operator=(const Recursion&) = delete;
+  ~Level() { --depth_; }
+  Level(const Level&) = delete;
+  Level& operator=(const Level&) = delete;
+
+ private:
+  static inline thread_local int depth_ = 0;  // 0 between calls
 };
 
 class PythonModule final : public nn::Module {
@@ -36,7 +45,7 @@ class PythonModule final : public nn::Module {
 
   void visit(nn::Visitor& v) override {
     const nb::gil_scoped_acquire gil;  // an error in a forward without the GIL asks for paths
-    const Recursion level;
+    const Level level;
     const nb::handle self = nb_trampoline.base();
     const nb::object buffers = nb::getattr(self, "buffers");
     for (const nb::handle entry : self.attr("members")()) {
@@ -58,6 +67,7 @@ class PythonModule final : public nn::Module {
 
  private:
   static void show(nn::Visitor& v, const std::string& name, nb::handle value, bool is_buffer) {
+    const Level level;
     Tensor* tensor = nullptr;
     nn::Module* module = nullptr;
     if (value.is_none()) return;

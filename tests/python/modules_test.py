@@ -167,6 +167,17 @@ def test_a_module_within_itself_is_an_error():
         net.parameters()
 
 
+@pytest.mark.parametrize("container", [[], {}])
+def test_a_container_within_itself_is_an_error(container):
+    net = Net()
+    net.blocks = container
+    container.append(container) if container == [] else container.update(itself=container)
+    with pytest.raises(RecursionError, match="does one contain itself"):
+        net.parameters()
+    net.blocks = []
+    assert net.parameters()  # the levels are left again
+
+
 def test_modules_are_collected():
     class Watched(Net):
         alive = 0
