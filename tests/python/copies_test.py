@@ -40,6 +40,7 @@ def test_gradients_stay_behind_and_marks_come_along(how):
     assert computed.requires_grad and computed.is_leaf and computed.tolist() == [2, 2]
     frozen, unmarked = again(tern.ones(2).requires_grad_(False), how), again(tern.ones(2), how)
     train.SGD([frozen], lr=0.1)
+    assert not frozen.requires_grad and not unmarked.requires_grad
     with pytest.raises(tern.Error, match="marked"):
         train.SGD([unmarked], lr=0.1)
 
