@@ -1,4 +1,5 @@
 // Images at other sizes: transposed convolutions, pooling to a size, interpolation (ops/convolution.h, nn/convolution.h).
+#include "copies.h"
 #include "module_call.h"
 #include "nn/convolution.h"
 #include "ops/convolution.h"
@@ -18,21 +19,18 @@ void bind_images(nb::module_& m, nb::module_& nn_) {
         return conv_transpose2d(x, weight, given(bias), {both(stride), both(padding), both(output_padding), both(dilation), groups});
       },
       "x"_a, "weight"_a, "bias"_a = nb::none(), "stride"_a = 1, "padding"_a = 0, "output_padding"_a = 0, "dilation"_a = 1, "groups"_a = 1,
-      Released(), "x (B, C, H, W), weight (C, O / groups, kh, kw) -> (B, O, oh, ow): the gradient of conv2d with respect to its images.");
+      Released());
   m.def(
       "upsample_bilinear",
       [](const Tensor& x, const Size& size, bool align_corners) { return upsample_bilinear(x, both(size), align_corners); }, "x"_a,
-      "size"_a, "align_corners"_a = false, Released(), "Bilinear interpolation of x (..., H, W) to a size, larger or smaller.");
+      "size"_a, "align_corners"_a = false, Released());
   const auto adaptive = [&](const char* name, Tensor (*f)(const Tensor&, const std::array<std::int64_t, 2>&)) {
-    m.def(
-        name, [f](const Tensor& x, const Size& size) { return f(x, both(size)); }, "x"_a, "size"_a, Released(),
-        "One number for each of oh x ow windows that cover x (B, C, H, W).");
+    m.def(name, [f](const Tensor& x, const Size& size) { return f(x, both(size)); }, "x"_a, "size"_a, Released());
   };
   adaptive("adaptive_avg_pool2d", &adaptive_avg_pool2d);
   adaptive("adaptive_max_pool2d", &adaptive_max_pool2d);
 
-  nb::class_<nn::ConvTranspose2d, nn::Module> transposed(nn_, "ConvTranspose2d", nb::is_final(),
-                                                         "(B, in, H, W) -> (B, out, oh, ow); weight (in, out / groups, kh, kw).");
+  nb::class_<nn::ConvTranspose2d, nn::Module> transposed(nn_, "ConvTranspose2d", nb::is_final());
   transposed.def(
       "__init__",
       [](nn::ConvTranspose2d* self, std::int64_t in, std::int64_t out, const Size& kernel, const Size& stride, const Size& padding,
@@ -45,14 +43,25 @@ void bind_images(nb::module_& m, nb::module_& nn_) {
   takes_tensor(transposed);
   tensor_property(transposed, "weight", &nn::ConvTranspose2d::weight, "(in, out / groups, kh, kw)");
   tensor_property(transposed, "bias", &nn::ConvTranspose2d::bias, "(out), or None");
-  const auto pool = [&]<class M>(const char* name, const char* doc, M*) {
-    nb::class_<M, nn::Module> bound(nn_, name, nb::is_final(), doc);
+  arguments_of(transposed, [](const nn::ConvTranspose2d& x, nb::dict& a) {
+    a["in_channels"] = x.weight.size(0);
+    a["out_channels"] = x.weight.size(1) * x.options.groups;
+    a["kernel"] = nb::make_tuple(x.weight.size(2), x.weight.size(3));
+    a["stride"] = nb::cast(x.options.stride);
+    a["padding"] = nb::cast(x.options.padding);
+    a["output_padding"] = nb::cast(x.options.output_padding);
+    a["dilation"] = nb::cast(x.options.dilation);
+    a["groups"] = x.options.groups;
+    a["bias"] = x.bias.defined();
+  });
+  const auto pool = [&]<class M>(const char* name, M*) {
+    nb::class_<M, nn::Module> bound(nn_, name, nb::is_final());
     bound.def("__init__", [](M* self, const Size& size) { new (self) M(pair(size)); }, "size"_a);
     takes_tensor(bound);
+    arguments_of(bound, [](const M& x, nb::dict& a) { a["size"] = nb::make_tuple(x.size[0], x.size[1]); });
   };
-  pool("AdaptiveAvgPool2d", "The mean of each of size windows that cover (B, C, H, W).", static_cast<nn::AdaptiveAvgPool2d*>(nullptr));
-  pool("AdaptiveMaxPool2d", "The largest element of each of size windows that cover (B, C, H, W).",
-       static_cast<nn::AdaptiveMaxPool2d*>(nullptr));
+  pool("AdaptiveAvgPool2d", static_cast<nn::AdaptiveAvgPool2d*>(nullptr));
+  pool("AdaptiveMaxPool2d", static_cast<nn::AdaptiveMaxPool2d*>(nullptr));
 }
 
 }  // namespace tern::python
