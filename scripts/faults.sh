@@ -20,8 +20,8 @@ export OMP_NUM_THREADS=1
 faults=$build/tests/faults/faults program=$build/apps/tern-translate shim=$PWD/$build/tests/faults/libfault-shim.so
 "$faults" resumes "$program" "$resumes"
 "$faults" signals "$program" "$signals"
-"$faults" signals "$program" "$signals" 256
-"$faults" signals "$program" "$signals" 256 "$build/apps/tern-launch"
+"$faults" signals "$program" "$signals" 256 "${shim/fault-shim/timer-shim}"
+"$faults" signals "$program" "$signals" 256 "${shim/fault-shim/timer-shim}" "$build/apps/tern-launch"
 "$faults" calls "$program" "$shim" "$step"
 "$faults" again "$program" "$shim" "$step"
 "$faults" kills "$program" "$kills"

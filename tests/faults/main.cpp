@@ -4,8 +4,10 @@
 //   faults calls  PROGRAM SHIM STEP   over an earlier run, every STEP-th system call on its directory fails, in each of the shim's ways
 //   faults again  PROGRAM SHIM STEP   likewise, while an earlier run goes on by --resume
 //   faults resumes PROGRAM N          SIGKILL at random times, also where a killed training goes on, until N have gone on
-//   faults signals PROGRAM N [WIDTH [LAUNCHER]]   SIGTERM, SIGINT and SIGHUP, likewise, to a model of that width (8); with LAUNCHER, which
-//                                     is tern-launch, to two processes of it
+//   faults signals PROGRAM N          SIGTERM, SIGINT and SIGHUP, likewise
+//   faults signals PROGRAM N WIDTH TIMER [LAUNCHER]   likewise for a model of that width, to which TIMER, a shim, sends other signals all
+//   the
+//                                     time; with LAUNCHER, which is tern-launch, for two processes of it
 //
 // PROGRAM is tern-translate. From a width of 256 on, products are long enough for oneDNN. After each end: an earlier run is there as it
 // was, or the new one is there whole; a next training is not refused; no line of a log is torn; and where there is a checkpoint, --resume
@@ -80,13 +82,17 @@ pid_t start_program(std::vector<std::string> words, const Variables& variables) 
 
 /// What is trained. Two processes where there is a launcher, else one.
 struct Training {
-  std::string program, width = "8", launcher = {};
+  std::string program, width = "8", timer = {}, launcher = {};
 
   std::vector<std::string> command(const std::vector<std::string>& words) const {
     std::vector<std::string> all{program, "train"};
     if (!launcher.empty()) all.insert(all.begin(), {launcher, "-n", "2"});
     all.insert(all.end(), words.begin(), words.end());
     return all;
+  }
+  Variables with_timer(Variables variables) const {
+    if (!timer.empty()) variables.emplace_back("LD_PRELOAD", timer);
+    return variables;
   }
 };
 
@@ -101,13 +107,14 @@ pid_t start(const Training& training, const fs::path& data, const fs::path& out,
   words.insert(words.end(), {"--width", training.width, "--ff", training.width});
   words.insert(words.end(), {"--updates", fmt::to_string(updates), "--epochs", fmt::to_string(updates)});
   words.insert(words.end(), {"--checkpoint-every", fmt::to_string(every)});
-  return start_program(words, variables);
+  return start_program(words, training.with_timer(variables));
 }
 
 pid_t start_again(const Training& training, const fs::path& out, int updates, const Variables& variables = {}) {
   const std::string count = fmt::to_string(updates);
   return start_program(
-      training.command({"--resume", "--out", out, "--threads", "1", "--device", "cpu", "--updates", count, "--epochs", count}), variables);
+      training.command({"--resume", "--out", out, "--threads", "1", "--device", "cpu", "--updates", count, "--epochs", count}),
+      training.with_timer(variables));
 }
 
 /// The exit code, or 128 + N for a death by signal N.
@@ -209,7 +216,8 @@ struct Place {
   Outcome whole;          ///< of so many updates
   long microseconds = 0;  ///< that these took
 
-  Place(const Training& training, int updates) {
+  Place(Training training, int updates) {
+    training.timer.clear();
     write_corpus(data);
     for (const auto& [path, count] : {std::pair(old, 2), std::pair(run, updates)}) {
       const auto begin = std::chrono::steady_clock::now();
@@ -342,12 +350,16 @@ int main(int argc, char** argv) {
     const std::string what = words.empty() ? "" : words[0];
     if (words.size() == 3 && what == "kills") return code(kills({words[1]}, std::stol(words[2])));
     if (words.size() == 3 && what == "resumes") return code(ends({words[1]}, std::stol(words[2]), true));
-    if (words.size() >= 3 && words.size() <= 5 && what == "signals")
-      return code(ends({words[1], words.size() > 3 ? words[3] : "8", words.size() > 4 ? words[4] : ""}, std::stol(words[2]), false));
+    if (what == "signals" && (words.size() == 3 || words.size() == 5 || words.size() == 6)) {
+      Training training{words[1]};
+      if (words.size() > 4) training.width = words[3], training.timer = words[4];
+      if (words.size() > 5) training.launcher = words[5];
+      return code(ends(training, std::stol(words[2]), false));
+    }
     if (words.size() == 4 && (what == "calls" || what == "again"))
       return code(calls({words[1]}, words[2], std::stol(words[3]), what == "again"));
     fmt::print(stderr,
-               "usage: faults kills|resumes PROGRAM N | faults signals PROGRAM N [WIDTH [LAUNCHER]] | "
+               "usage: faults kills|resumes PROGRAM N | faults signals PROGRAM N [WIDTH TIMER [LAUNCHER]] | "
                "faults calls|again PROGRAM SHIM STEP\n");
     return 2;
   } catch (const std::exception& error) {
