@@ -110,10 +110,27 @@ def test_logical_operators_take_true_and_false():
     x &= tern.tensor([False, True])
     x ^= True
     assert view.tolist() == [True, False]
-    with pytest.raises(TypeError):
+    with pytest.raises(tern.Error, match="expected integers beside a number but got bool"):
         x & 2
-    with pytest.raises(tern.Error, match="bool"):
-        tern.tensor([1]) & tern.tensor([1])
+    with pytest.raises(tern.Error, match="integers or bool tensors but got f32"):
+        tern.tensor([1.5]) & tern.tensor([1])
+
+
+def test_bits_of_integers_take_numbers_on_either_side():
+    x = tern.tensor([5, -6])
+    assert (x & 3).tolist() == (3 & x).tolist() == [1, 2] and (x & x).tolist() == [5, -6]
+    assert (x | 2**60).tolist() == (2**60 | x).tolist() == [5 | 2**60, -6 | 2**60]
+    assert (x ^ (2**60 + 1)).tolist() == ((2**60 + 1) ^ x).tolist() == [5 ^ (2**60 + 1), -6 ^ (2**60 + 1)]
+    assert (~x).tolist() == [-6, 5] and (x << 1).tolist() == [10, -12] and (x >> 1).tolist() == [2, -3]
+    assert (1 << tern.tensor([0, 3])).tolist() == [1, 8] and (64 >> tern.tensor([0, 3])).tolist() == [64, 8]
+    x <<= 2
+    x >>= tern.tensor([1, 2])
+    assert x.tolist() == [10, -6]
+    for wrong in (lambda: x & 1.5, lambda: x << 0.5):
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(tern.Error, match="u8"):
+        x.to(tern.u8) | 256
 
 
 def test_conversions_to_numbers():
