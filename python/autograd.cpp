@@ -1,5 +1,6 @@
 // Autograd from Python: grad, backward, gradcheck, Jacobian products, and ops with a gradient of one's own (tern/function.py).
 #include <memory>
+#include <set>
 
 #include "autodiff/engine.h"
 #include "autodiff/function.h"
@@ -37,8 +38,30 @@ Products pair_of(const JacobianProduct& found) {
   return result;
 }
 
-/// A recorded call of a Function: its class, and what its forward left for its backward. It goes with the graph, in any thread.
+/// A recorded call of a Function: its class, and what its forward left for its backward. It goes with the graph, in any thread, under the
+/// GIL. Python's collector does not see through a graph: a class, whose program keeps a result, would keep them all beyond the end. So the
+/// calls that live are known, and let go when the interpreter ends.
 struct RecordedCall {
+  RecordedCall(nb::object type_, nb::object context_, std::size_t arguments_)
+      : type(std::move(type_)), context(std::move(context_)), arguments(arguments_) {
+    all().insert(this);
+  }
+  RecordedCall(const RecordedCall&) = delete;
+  RecordedCall& operator=(const RecordedCall&) = delete;
+  ~RecordedCall() { all().erase(this); }
+
+  static std::set<RecordedCall*>& all() {
+    static auto* const calls = new std::set<RecordedCall*>;
+    return *calls;
+  }
+  static void let_go() {
+    std::vector<nb::object> objects;
+    for (RecordedCall* const call : all()) {
+      objects.push_back(std::move(call->type));
+      objects.push_back(std::move(call->context));
+    }
+  }
+
   nb::object type, context;
   std::vector<std::size_t> places;  ///< of the tensors among the arguments
   std::size_t arguments = 0;
@@ -52,6 +75,7 @@ struct ReleaseCall {
 };
 
 Tensors gradients_of(const RecordedCall& recorded, const char* name, const Backward& call) {
+  if (!recorded.type.is_valid()) fail(name, "expected backward before the interpreter ends");
   nb::list saved, gradients;
   for (std::size_t i = 0; i < call.saved_count(); ++i) saved.append(maybe(call.saved(i)));
   for (std::size_t i = 0; i < recorded.like.size(); ++i) {
@@ -94,7 +118,7 @@ Tensors gradients_of(const RecordedCall& recorded, const char* name, const Backw
 /// Runs forward without recording it, and records the call.
 nb::object apply(const nb::object& type, const nb::object& context, const nb::args& arguments) {
   const char* const name = kept_name(nb::cast<std::string>(type.attr("__name__")));
-  std::unique_ptr<RecordedCall, ReleaseCall> recorded(new RecordedCall{type, context, {}, arguments.size(), {}, false});
+  std::unique_ptr<RecordedCall, ReleaseCall> recorded(new RecordedCall(type, context, arguments.size()));
   Tensors inputs;
   nb::list needed;
   for (std::size_t i = 0; i < recorded->arguments; ++i) {
@@ -191,6 +215,7 @@ void bind_autograd(nb::module_& m) {
   };
   product("vjp", "cotangents", &vjp);
   product("jvp", "tangents", &jvp);
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&RecordedCall::let_go));
   m.def("_apply_function", &apply, "type"_a, "context"_a, "arguments"_a,
         nb::sig("def _apply_function(type: type, context: object, *arguments: typing.Any) -> typing.Any"));
 }

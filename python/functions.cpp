@@ -14,7 +14,6 @@
 #include <structmember.h>
 
 #include <algorithm>
-#include <memory>
 #include <span>
 #include <string_view>
 
@@ -334,8 +333,8 @@ PyTypeObject* function_type() {
   return type;
 }
 
-/// The object of a function, and its signature.
-std::pair<nb::object, Signature> published(nb::handle name, nb::handle function, const std::string& doc, bool is_method = false) {
+/// What is known of a function of a module, and whether its first parameter is a tensor.
+std::pair<Known, bool> describe(nb::handle name, nb::handle function, const std::string& doc) {
   std::vector<Signature> overloads;
   bool has_own_doc = false;
   for (const nb::handle one : function.attr("__nb_signature__")) {
@@ -345,20 +344,24 @@ std::pair<nb::object, Signature> published(nb::handle name, nb::handle function,
   const auto has = [&](const char* parameter) {
     return std::any_of(overloads.begin(), overloads.end(), [&](const Signature& s) { return s.has(parameter); });
   };
-  auto known =
-      std::make_unique<Known>(Known{nb::borrow(function), nb::borrow(name), {}, overloads[0].sizes(), has_own_doc ? "" : doc, is_method});
+  Known known{nb::borrow(function), nb::borrow(name), {}, overloads[0].sizes(), has_own_doc ? "" : doc};
   for (const auto& [own, other] : spellings)
     if (has(own) && !has(other))
-      known->renamed.emplace_back(nb::steal(PyUnicode_InternFromString(other)), nb::steal(PyUnicode_InternFromString(own)));
+      known.renamed.emplace_back(nb::steal(PyUnicode_InternFromString(other)), nb::steal(PyUnicode_InternFromString(own)));
+  const auto& parameters = overloads[0].parameters;
+  return {std::move(known), !parameters.empty() && parameters[0].is_of("tern._core.Tensor")};
+}
+
+nb::object object_of(const Known& known) {
   PyTypeObject* const type = function_type();
   const nb::object result = nb::steal(type->tp_alloc(type, 0));
   if (!result.is_valid()) throw nb::python_error();
   auto* const self = reinterpret_cast<Function*>(result.ptr());
-  self->call = known->renamed.empty() && known->sizes < 0 ? pass_on : translate;
-  self->function = function.ptr();
-  self->inner = PyVectorcall_Function(function.ptr());
-  self->known = known.release();
-  return {result, overloads[0]};
+  self->call = known.renamed.empty() && known.sizes < 0 ? pass_on : translate;
+  self->function = known.function.ptr();
+  self->inner = PyVectorcall_Function(self->function);
+  self->known = new Known(known);
+  return result;
 }
 
 std::string docstring(const std::string& name) {
@@ -375,11 +378,11 @@ void publish(nb::module_& m, const std::string& place, nb::class_<Tensor>* metho
     const std::string doc = docstring(place + text);
     const std::string kind = Py_TYPE(value.ptr())->tp_name;
     if (kind == "nanobind.nb_func") {
-      const auto [function, signature] = published(name, value, doc);
-      nb::setattr(m, name, function);
+      auto [known, is_of_tensor] = describe(name, value, doc);
+      nb::setattr(m, name, object_of(known));
       const bool is_excluded = std::find(std::begin(no_methods), std::end(no_methods), text) != std::end(no_methods);
-      if (methods && !is_excluded && !signature.parameters.empty() && signature.parameters[0].is_of("tern._core.Tensor"))
-        nb::setattr(*methods, name, published(name, value, doc, true).first);
+      known.is_method = true;
+      if (methods && !is_excluded && is_of_tensor) nb::setattr(*methods, name, object_of(known));
     } else if (PyType_Check(value.ptr()) && !doc.empty() && nb::object(value.attr("__doc__")).is_none()) {
       nb::setattr(value, "__doc__", nb::str(doc.c_str()));
     }

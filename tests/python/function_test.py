@@ -1,6 +1,10 @@
 """Ops with a gradient of one's own: tern.Function."""
 
 import gc
+import os
+import pathlib
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -224,6 +228,27 @@ def test_graphs_are_freed():
     del y
     gc.collect()
     assert [ref() for ref in alive] == [None] * 6
+
+
+def test_a_program_may_end_with_a_graph():
+    program = """
+import tern
+class Double(tern.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+x = tern.ones(3).requires_grad_()
+kept = Double.apply(Double.apply(x))
+kept.sum().backward(retain_graph=True)
+print(x.grad.tolist())
+"""
+    place = str(pathlib.Path(tern.__file__).parents[1])
+    run = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": place}, capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "[4.0, 4.0, 4.0]\n", "")
 
 
 def test_threads_run_a_function_of_ones_own():
