@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "autodiff/vjp.h"
@@ -74,7 +75,8 @@ Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& tota
   const Tensor each = neg(sum(share * log_softmax(cast(x, dtype), 1), {1}));
   Tensor losses = where(eq(tokens.targets, static_cast<double>(tokens.labels.ignore_index)), 0.0, each);
   if (tokens.weights.defined()) losses = losses * tokens.weights;
-  return total.defined() ? sum(losses) / total : losses;
+  if (!total.defined()) return losses;
+  return sum(losses) / where(eq(total, 0), std::numeric_limits<double>::infinity(), total);  // a mean over nothing has a gradient of 0
 }
 
 /// Reduced losses and the divisor of the reduction: 1 for a sum.

@@ -20,7 +20,7 @@ struct CrossEntropyOptions {
 };
 
 /// -log softmax(logits)[target] for logits (..., V) and targets (...), i64 or i32. The mean divides by the sum of the weights of the tokens
-/// that are not ignored, and is NaN if all are. Losses are f32 for 16-bit logits.
+/// that are not ignored. If that is 0, as where all are ignored, the mean is NaN and its gradient 0. Losses are f32 for 16-bit logits.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
 /// cross_entropy(linear(x, weight, bias), targets, options) for x (..., D), weight (V, D) and bias (V) or none, without the whole logits in

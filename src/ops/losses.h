@@ -19,8 +19,8 @@ struct NllLossOptions {
   Reduction reduction = Reduction::mean;  ///< reduction of the tokens' losses
 };
 /// -log_probabilities[.., target] for log-probabilities (..., V) and targets (...), i64 or i32. Targets equal to `ignore_index` are left
-/// out, also of the mean's count; the mean is NaN if all are. cross_entropy(logits, targets) is nll_loss(log_softmax(logits), targets) in
-/// one op.
+/// out, also of the mean's count; the mean is NaN if all are, and its gradient 0. cross_entropy(logits, targets) is
+/// nll_loss(log_softmax(logits), targets) in one op.
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, const NllLossOptions& options = {});
 /// Kullback-Leibler divergence by element, target (log target - input), for log-probabilities `input` and probabilities `target`; 0 where
 /// the target is 0. As in PyTorch, the divergence itself is its sum over a row.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "ops/copy.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
@@ -29,7 +31,9 @@ Tensor r_drop_loss(const Tensor& logits, const Tensor& targets, double alpha, co
   Tensor weights = cast(ne(targets, static_cast<double>(options.ignore_index)), dtype);
   if (options.token_weights.defined()) weights = weights * cast(options.token_weights, dtype);
   const Tensor both = loss + sum(pass(weights, 0) * divergence) * (alpha / 2);
-  return options.reduction == Reduction::sum ? both : both / sum(weights);
+  if (options.reduction == Reduction::sum) return both;
+  const Tensor total = sum(weights), is_empty = eq(total, 0);  // a mean over nothing is NaN with a gradient of 0, as cross_entropy's
+  return where(is_empty, std::numeric_limits<double>::quiet_NaN(), both / where(is_empty, 1.0, total));
 }
 
 }  // namespace tern::train

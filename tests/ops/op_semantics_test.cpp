@@ -14,6 +14,7 @@
 #include "ops/index.h"
 #include "ops/join.h"
 #include "ops/loss.h"
+#include "ops/losses.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
@@ -37,6 +38,33 @@ std::vector<double> slope(Tensor (*f)(const Tensor&), const std::vector<double>&
   return list(grad({sum(f(x))}, {x})[0]);
 }
 using Doubles = std::vector<double>;
+
+/// A mean over no target, or one whose weights are all 0, is NaN, and every gradient of it 0.
+void check_empty_means(Device device) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const bool weighted : {false, true})
+      for (const double smoothing : {0.0, 0.1})
+        for (const int op : {0, 1, 2, 3}) {
+          INFO(name(dtype) << (weighted ? " weights of 0 " : " ignored ") << smoothing << " op " << op);
+          const Tensor targets = to(weighted ? zeros({5}, DType::i64) : full({5}, -100, DType::i64), device);
+          CrossEntropyOptions options{.label_smoothing = smoothing};
+          if (weighted) options.token_weights = zeros({5}, DType::f32, device);
+          Tensors leaves = {to(make_input(value({5, 3}), dtype, 0), device), to(make_input(value({4, 3}), dtype, 1), device),
+                            to(make_input(value({4}), dtype, 2), device)};
+          for (Tensor& x : leaves) x.set_requires_grad();
+          if (op == 3 && weighted) continue;  // nll_loss has no weights
+          for (const bool twice : {false, true}) {
+            const Tensor logits = op < 2 ? Tensor() : linear(leaves[0], leaves[1], leaves[2]);
+            const Tensor loss = op == 0   ? linear_cross_entropy(leaves[0], leaves[1], leaves[2], targets, options)
+                                : op == 1 ? linear_cross_entropy(leaves[0], leaves[1], leaves[2], targets, options, 2)
+                                : op == 2 ? cross_entropy(logits, targets, options)
+                                          : nll_loss(log_softmax(logits), targets);
+            CHECK(std::isnan(loss.item<double>()));
+            for (const Tensor& g : grad({loss}, leaves, {}, twice))
+              for (const double x : list(g)) CHECK(x == 0);
+          }
+        }
+}
 
 }  // namespace
 
@@ -157,6 +185,9 @@ TEST_CASE("Ignored targets count for nothing in cross_entropy, and without any o
   options.reduction = Reduction::sum;
   CHECK(cross_entropy(logits, zeros({2}, DType::i64), options).item<double>() == 0);
 }
+
+TEST_CASE("A mean of losses over nothing is NaN, with gradients of 0") { check_empty_means(cpu); }
+TEST_CASE("A mean of losses over nothing is NaN, with gradients of 0, on a GPU", "[cuda]") { check_empty_means(cuda()); }
 
 TEST_CASE("linear_cross_entropy adds to gradients that are there, in chunks, twice") {
   for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "nn/fixture.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/gradcheck.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
@@ -109,5 +111,9 @@ TEST_CASE("Two passes that agree have the cross entropy alone, and R-Drop refuse
   CHECK(train::r_drop_loss(half, targets, 5).item<double>() > cross_entropy(half, targets).item<double>());
   CHECK_THROWS_AS(train::r_drop_loss(logits, slice(targets, 0, 0, 1), 1), Error);
   CHECK_THROWS_AS(train::r_drop_loss(half, targets, -1), Error);
+  const Tensor leaf = clone(half).set_requires_grad(), empty = train::r_drop_loss(leaf, full({2}, -100, DType::i64), 1);
+  CHECK(std::isnan(empty.item<double>()));
+  empty.backward();
+  CHECK(leaf.grad().to_vector<float>() == std::vector<float>(14, 0));
   CHECK_THROWS_AS(train::r_drop_loss(half, targets, 1, {.reduction = Reduction::none}), Error);
 }

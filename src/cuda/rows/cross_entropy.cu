@@ -23,7 +23,10 @@ struct LossFactors {
 
   explicit LossFactors(const LossGradient& of_loss)
       : g(of_loss.g.as<const C>()), total(of_loss.total.as<const C>()), stride(of_loss.g.dims() > 0 ? of_loss.g.strides[0] : 0) {}
-  __device__ C operator[](std::int64_t row) const { return (g ? g[row * stride] : C(1)) / (total ? *total : C(1)); }
+  __device__ C operator[](std::int64_t row) const {
+    const C of_row = g ? g[row * stride] : C(1), divisor = total ? *total : C(1);
+    return divisor == 0 ? C(0) : of_row / divisor;
+  }
 };
 
 /// Online softmax of a row, in all of its threads.

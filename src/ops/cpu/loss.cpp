@@ -121,7 +121,9 @@ void for_rows(const View& x, const TokenTargets& tokens, F&& f) {
 template <class C>
 C factor_of(const LossGradient& of_loss, std::int64_t n) {
   const C g = of_loss.g.data ? of_loss.g.as<const C>()[n * (of_loss.g.dims() > 0 ? of_loss.g.strides[0] : 0)] : C(1);
-  return of_loss.total.data ? g / *of_loss.total.as<const C>() : g;
+  if (!of_loss.total.data) return g;
+  const C total = *of_loss.total.as<const C>();
+  return total == 0 ? C(0) : g / total;
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mea
 void reduce_losses(Cuda, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
 
 /// Gradient with respect to the losses: g (N) of any stride (0 for one gradient of all rows), divided by total (), both of the losses'
-/// dtype. Either may be without data, for 1.
+/// dtype. Either may be without data, for 1. If the total is 0, a mean over nothing, the gradient is 0.
 struct LossGradient {
   View g, total;
 };
