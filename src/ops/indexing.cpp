@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "autodiff/node.h"
@@ -10,6 +11,7 @@
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
+#include "ops/kernels/index.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -18,31 +20,30 @@ namespace tern {
 
 namespace {
 
-/// Positions of the true elements of flags (N), i64; not recorded. A running sum gives the rank of each true element, which is written
-/// there; all others go to one extra element at the end.
-Tensor positions(const Tensor& flags) {
+/// Positions of the true elements of flags (N), i64; not recorded. A running sum gives each true element its rank, where its position is
+/// written. Memory: the running sum, 8 bytes for each element.
+Tensor positions(const Tensor& flags_) {
   const NoGrad unrecorded;
+  const Tensor flags = contiguous(flags_);
   const std::int64_t n = flags.numel();
   if (n == 0) return zeros({0}, DType::i64, flags.device());
-  const Tensor ends = cumsum(cast(flags, DType::i64), 0);
-  const auto count = select(ends, 0, n - 1).item<std::int64_t>();
-  const Tensor found = empty({count + 1}, DType::i64, flags.device());
-  index_copy_(found, 0, where(flags, ends - 1, static_cast<double>(count)), arange(n, DType::i64, flags.device()));
-  return slice(found, 0, 0, count);
-}
-
-/// Coordinate along `dim` of every element of a shape, row-major.
-Tensor coordinates(const Shape& shape, int dim, Device device) {
-  Shape line = Shape::filled(shape.size(), 1);
-  line[dim] = shape[dim];
-  return reshape(broadcast_to(reshape(arange(shape[dim], DType::i64, device), line), shape), {numel(shape)});
+  const Tensor ends = cumsum(flags, 0);
+  const Tensor found = empty({select(ends, 0, n - 1).item<std::int64_t>()}, DType::i64, flags.device());
+  on(found.device(), [&](auto dev) { kernels::positions(dev, flags.view(), ends.view(), found.view()); });
+  return found;
 }
 
 /// Coordinates (N) of a mask's true elements, one tensor for each of its dimensions.
 Tensors points_of(const Tensor& mask) {
-  const Tensor at = positions(reshape(mask, {mask.numel()}));
-  Tensors result;
-  for (int i = 0; i < mask.dims(); ++i) result.push_back(index_select(coordinates(mask.shape(), i, mask.device()), 0, at));
+  const NoGrad unrecorded;
+  Tensor rest = positions(reshape(mask, {mask.numel()}));
+  Tensors result(static_cast<std::size_t>(mask.dims()));
+  for (int i = mask.dims() - 1; i > 0; --i) {
+    const auto size = static_cast<double>(std::max<std::int64_t>(mask.shape()[i], 1));  // of nothing there are no positions
+    result[static_cast<std::size_t>(i)] = remainder(rest, size);
+    rest = floor_divide(rest, size);
+  }
+  if (!result.empty()) result[0] = rest;
   return result;
 }
 

@@ -63,8 +63,8 @@ class Index {
   Tensor tensor;             ///< for Kind::tensor: bool, or of an integer dtype
 };
 
-/// Indices (N, dims) of the nonzero elements, in row-major order, i64. Waits for the device to count them. Costs a running sum and a copy
-/// for each element.
+/// Indices (N, dims) of the nonzero elements, in row-major order, i64. Waits for the device to count them. Takes 8 bytes for each element
+/// of x in addition to the result, and one more unless x is bool.
 Tensor nonzero(const Tensor& x);
 /// The elements of x (N) where mask (bool) is true, in row-major order; x and mask are broadcast. Waits for the device.
 Tensor masked_select(const Tensor& x, const Tensor& mask);

@@ -42,6 +42,9 @@ Plan plan(const char* op, const Tensor& x, const Dims& dims, bool keepdim) {
   return plan;
 }
 
+/// Dtype of sums and products: kernels read narrow integers and bool as they are, and add up in i64.
+DType summed_dtype(const Tensor& x) { return is_floating(x.dtype()) ? x.dtype() : DType::i64; }
+
 Tensor apply(Reduce f, const Tensor& x, const Plan& plan, DType dtype, double scale = 1) {
   Tensor y = empty(plan.result, dtype, x.device());
   View view = y.view();
@@ -55,15 +58,13 @@ Tensor apply(Reduce f, const Tensor& x, const Plan& plan, DType dtype, double sc
 Tensor broadcast_kept(const Tensor& y, const Shape& kept, const Shape& shape) { return broadcast_to(reshape(y, kept), shape); }
 
 Tensor scaled_sum(const char* op, const Tensor& x, const Plan& p, double scale) {
-  return record(op, apply(Reduce::sum, x, p, x.dtype(), scale), {x}, {},
+  return record(op, apply(Reduce::sum, x, p, summed_dtype(x), scale), {x}, {},
                 Linear{[&](const Tensors& t) -> Tensors { return {scaled_sum(op, t[0], p, scale)}; }},
                 [kept = p.kept, shape = x.shape(), scale](const Backward& call) -> Tensors {
                   const Tensor& g = call.grad();
                   return {broadcast_kept(scale == 1 ? g : g * scale, kept, shape)};
                 });
 }
-
-Tensor widened_to_sum(const Tensor& x) { return is_floating(x.dtype()) ? x : cast(x, DType::i64); }
 
 void check_some(const char* op, const Tensor& x, std::int64_t count) {
   if (count == 0) fail(op, fmt::format("expected at least one element to choose from but got shape {}", to_string(x.shape())));
@@ -72,7 +73,7 @@ void check_some(const char* op, const Tensor& x, std::int64_t count) {
 }  // namespace
 
 Tensor sum(const Tensor& x_, const Dims& dims, bool keepdim) {
-  const Tensor x = widened_to_sum(detail::autocast("sum", x_));
+  const Tensor x = detail::autocast("sum", x_);
   return scaled_sum("sum", x, plan("sum", x, dims, keepdim), 1);
 }
 
@@ -96,9 +97,9 @@ Tensor var(const Tensor& x, const Dims& dims, std::int64_t correction, bool keep
 }
 
 Tensor prod(const Tensor& x_, const Dims& dims, bool keepdim) {
-  const Tensor x = widened_to_sum(detail::autocast("prod", x_));
+  const Tensor x = detail::autocast("prod", x_);
   const Plan p = plan("prod", x, dims, keepdim);
-  return record("prod", apply(Reduce::prod, x, p, x.dtype()), {x}, {x}, [dims, kept = p.kept](const Backward& call) -> Tensors {
+  return record("prod", apply(Reduce::prod, x, p, summed_dtype(x)), {x}, {x}, [dims, kept = p.kept](const Backward& call) -> Tensors {
     const Tensor in = call.saved(0), g = reshape(call.grad(), kept);
     // The product of the other elements is that of all, divided by this one, unless some are zero. With a single zero, only its own
     // derivative is not 0; with more, every derivative is 0.
@@ -162,14 +163,14 @@ Tensor argmax(const Tensor& x, int dim, bool keepdim) { return arg_extreme("argm
 Tensor argmin(const Tensor& x, int dim, bool keepdim) { return arg_extreme("argmin", false, x, dim, keepdim); }
 
 static Tensor cumsum_towards(const Tensor& x, int dim, bool reverse) {
-  Tensor y = empty_like(x);
+  Tensor y = empty(x.shape(), summed_dtype(x), x.device());
   on(x.device(), [&](auto dev) { kernels::cumsum(dev, x.view(), y.view(), dim, reverse); });
   return record("cumsum", y, {x}, {}, Linear{[&](const Tensors& t) -> Tensors { return {cumsum_towards(t[0], dim, reverse)}; }},
                 [=](const Backward& call) -> Tensors { return {cumsum_towards(call.grad(), dim, !reverse)}; });
 }
 
 Tensor cumsum(const Tensor& x, int dim) {
-  return cumsum_towards(widened_to_sum(detail::autocast("cumsum", x)), normalize_dim(dim, x.dims(), "cumsum"), false);
+  return cumsum_towards(detail::autocast("cumsum", x), normalize_dim(dim, x.dims(), "cumsum"), false);
 }
 
 }  // namespace tern

@@ -94,7 +94,7 @@ Unique unique(const Tensor& x) {
   // True for the first of equal values.
   const Tensor is_new = cat({full({1}, 1, DType::boolean, x.device()), ne(slice(sorted.values, 0, 1), slice(sorted.values, 0, 0, n - 1))});
   const Tensor inverse = empty({n}, DType::i64, x.device());
-  index_copy_(inverse, 0, sorted.indices, cumsum(cast(is_new, DType::i64), 0) - 1);
+  index_copy_(inverse, 0, sorted.indices, cumsum(is_new, 0) - 1);
   const Tensor values = cast(masked_select(sorted.values, is_new), x.dtype());
   return {values, reshape(inverse, x.shape()), bincount(inverse, {}, values.numel())};
 }
@@ -114,7 +114,7 @@ Tensor bincount(const Tensor& x_, const Tensor& weights, std::int64_t least) {
     if (smallest < 0) fail("bincount", fmt::format("expected numbers >= 0 but got {}", smallest));
     size = std::max(size, max(x).item<std::int64_t>() + 1);
   }
-  const Tensor source = weights.defined() ? weights : ones(x.shape(), DType::i64, x.device());
+  const Tensor source = weights.defined() ? weights : broadcast_to(ones({1}, DType::i64, x.device()), x.shape());
   return index_add(zeros({size}, source.dtype(), x.device()), 0, x, source);
 }
 
@@ -124,7 +124,7 @@ static void check_rates(const Tensor& rates, std::int64_t least) {
   if (const Tensor is_rate = logical_and(ge(rates, 0), isfinite(rates)); !all(is_rate).item<bool>())
     fail("multinomial", fmt::format("expected finite weights >= 0 but got {}",
                                     cast(masked_select(rates, logical_not(is_rate))[0], DType::f64).item<double>()));
-  const auto drawable = min(sum(cast(ne(rates, 0), DType::i64), {-1})).item<std::int64_t>();
+  const auto drawable = min(sum(ne(rates, 0), {-1})).item<std::int64_t>();
   if (drawable < std::max<std::int64_t>(least, 1))
     fail("multinomial",
          fmt::format("expected {} or more weights beyond 0 in each row but got {}", std::max<std::int64_t>(least, 1), drawable));

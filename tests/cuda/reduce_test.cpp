@@ -14,12 +14,16 @@ namespace {
 
 constexpr Reduce reductions[] = {Reduce::sum, Reduce::prod, Reduce::max, Reduce::min, Reduce::logsumexp, Reduce::any, Reduce::all};
 
+bool adds(Reduce f) { return f == Reduce::sum || f == Reduce::prod; }
 bool takes(Reduce f, DType dtype) {
-  if (f == Reduce::any || f == Reduce::all) return true;
+  if (f == Reduce::any || f == Reduce::all || adds(f)) return true;
   return f == Reduce::logsumexp ? is_floating(dtype) : dtype != DType::boolean;
 }
 
-DType result_dtype(Reduce f, DType dtype) { return f == Reduce::any || f == Reduce::all ? DType::boolean : dtype; }
+DType summed_dtype(DType dtype) { return is_floating(dtype) ? dtype : DType::i64; }
+DType result_dtype(Reduce f, DType dtype) {
+  return f == Reduce::any || f == Reduce::all ? DType::boolean : adds(f) ? summed_dtype(dtype) : dtype;
+}
 
 /// x's shape with size 1 in the given dimensions.
 Shape reduced(Shape shape, std::initializer_list<int> dims) {
@@ -178,10 +182,10 @@ TEST_CASE("arg_reduce agrees with the CPU", "[cuda]") {
 }
 
 TEST_CASE("cumsum agrees with the CPU", "[cuda]") {
-  for (DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8})
+  for (DType dtype : all_dtypes)
     for (bool reverse : {false, true}) {
       const auto check = [&](const Shape& shape, const Strides& x_strides, const Strides& y_strides, int dim) {
-        Twin x(dtype, shape, x_strides), y(dtype, shape, y_strides);
+        Twin x(dtype, shape, x_strides), y(summed_dtype(dtype), shape, y_strides);
         x.randomize(1, -1, 1).upload();
         y.upload();
         kernels::cumsum(Cpu{}, x.host(), y.host(), dim, reverse);

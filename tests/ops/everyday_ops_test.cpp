@@ -40,6 +40,40 @@ void check(const Tensor& got, const Shape& shape, const Doubles& want) {
   CHECK(list(got) == want);
 }
 
+/// Most memory that f takes, for each of n elements.
+template <class F>
+double bytes_for_each(std::int64_t n, Device device, F&& f) {
+  reset_peak_memory(device);
+  const std::size_t before = memory_statistics(device).allocated;
+  f();
+  return static_cast<double>(memory_statistics(device).peak_allocated - before) / static_cast<double>(n);
+}
+
+/// Sums and products of narrow integers read them as they are, and to find elements takes a running sum.
+void check_memory_of_counts(Device device) {
+  const std::int64_t n = std::int64_t(1) << 21;
+  const Tensor numbers = arange(n, DType::i64, device), bits = eq(remainder(numbers, 64), 5), few = cast(bits, DType::u8),
+               wide = cast(bits, DType::i32);
+  for (const Tensor& x : {bits, few, wide}) {
+    INFO(name(x.dtype()));
+    CHECK(bytes_for_each(n, device, [&] { CHECK(sum(x).item<std::int64_t>() == n / 64); }) < 0.5);
+    CHECK(bytes_for_each(n, device, [&] { CHECK(sum(reshape(x, {n / 512, 512}), {0}).dtype() == DType::i64); }) < 0.5);
+    CHECK(bytes_for_each(n, device, [&] { CHECK(prod(x).item<std::int64_t>() == 0); }) < 0.5);
+    CHECK(bytes_for_each(n, device, [&] { CHECK(any(x).item<bool>()); }) < 0.5);
+    CHECK(bytes_for_each(n, device, [&] { CHECK_FALSE(all(x).item<bool>()); }) < 0.5);
+    CHECK(bytes_for_each(n, device, [&] { CHECK(cumsum(x, 0)[-1].item<std::int64_t>() == n / 64); }) < 8.5);
+    // Beside the positions of a 64th, a flag for each element where x is not bool.
+    CHECK(bytes_for_each(n, device, [&] {
+            const Tensor found = nonzero(reshape(x, {n / 128, 2, 64}));
+            CHECK(found.shape() == Shape{n / 64, 3});
+            CHECK(list(found[-1]) == Doubles{double(n / 128 - 1), 1, 5});
+          }) < (x.dtype() == DType::boolean ? 9 : 10));
+    CHECK(bytes_for_each(n, device, [&] { CHECK(masked_select(x, bits).numel() == n / 64); }) < 9);
+  }
+  const Tensor rests = remainder(numbers, 7);
+  CHECK(bytes_for_each(n, device, [&] { CHECK(bincount(rests).numel() == 7); }) < 0.5);
+}
+
 }  // namespace
 
 TEST_CASE("Indexing takes numbers, slices, new dimensions and an ellipsis, as views") {
@@ -290,6 +324,9 @@ TEST_CASE("multinomial draws as often as the weights say, and without replacemen
   }
   for (const std::int64_t n : first) CHECK(std::abs(double(n) - 125) < 50);
 }
+
+TEST_CASE("Counts of narrow integers and of flags take no memory for wide copies") { check_memory_of_counts(cpu); }
+TEST_CASE("Counts of narrow integers and of flags take no memory for wide copies, on a GPU", "[cuda]") { check_memory_of_counts(cuda()); }
 
 TEST_CASE("Indexing, new tensors and linear algebra on a GPU", "[cuda]") {
   const DeviceScope scope(cuda());

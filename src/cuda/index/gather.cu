@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cuda/device/convert.cuh"
 #include "cuda/device/indexer.cuh"
 #include "cuda/runtime/allocator.h"
@@ -6,10 +8,11 @@
 #include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/index.h"
+#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
-// Gather, index_select, index_copy and scatter_add: reads, writes and additions at indices from memory. One thread per element (or per 16
-// bytes, if rows are contiguous); an index outside the range reads as zero and writes nothing.
+// Gather, index_select, index_copy, scatter_add and positions: reads, writes and additions at indices from memory. One thread per element
+// (or per 16 bytes, if rows are contiguous); an index outside the range reads as zero and writes nothing.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -102,6 +105,13 @@ Layout<3> layout_along(int dim, const View& elements, const View& index, const V
   return layout;
 }
 
+__global__ void __launch_bounds__(block_size)
+    write_positions(const bool* flags, const std::int64_t* ends, std::int64_t* found, std::int64_t count) {
+  const std::int64_t step = std::int64_t(gridDim.x) * block_size;
+  for (std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x; i < count; i += step)
+    if (flags[i]) found[ends[i] - 1] = i;
+}
+
 /// True if rows, along the last dimension, can be copied in 16-byte chunks.
 bool takes_chunks(const View& view) { return view.strides[2] == 1 && has_vec16_rows(view); }
 View in_chunks(View view, std::int64_t per_chunk) {
@@ -154,6 +164,14 @@ void scatter_add(Cuda, const View& y, const View& index, const View& source, int
     }
     if constexpr (!std::is_same_v<T, bool>) add.template operator()<T, T>(y);
   });
+}
+
+void positions(Cuda, const View& flags, const View& ends, const View& found) {
+  if (found.numel() == 0) return;
+  const std::int64_t count = flags.numel();
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(ceil_div(count, std::int64_t(block_size)), 1 << 16));
+  launch(write_positions, blocks, block_size, 0, found.stream, flags.as<const bool>(), ends.as<const std::int64_t>(),
+         found.as<std::int64_t>(), count);
 }
 
 void index_select(Cuda, const View& x, const View& index, const View& y) {

@@ -23,7 +23,7 @@ namespace {
 struct Line {
   const void* x = nullptr;
   void* y = nullptr;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32, x_dtype = DType::f32;
   std::int64_t length = 0, x_stride = 0, y_stride = 0, chunk_length = 0;
 };
 
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(block_size) cumsum_by_threads(Line line, __gri
   lines.locate(index, offsets);
   C sum = 0;
   for (std::int64_t i = 0; i < line.length; ++i) {
-    sum += static_cast<C>(read<T>(line.x, line.dtype, offsets[1] + i * line.x_stride));
+    sum += static_cast<C>(read<T>(line.x, line.x_dtype, offsets[1] + i * line.x_stride));
     write<T>(line.y, line.dtype, offsets[0] + i * line.y_stride, sum);
   }
 }
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(block_size) sum_chunks(Line line, __grid_const
   C sum = 0;
 #pragma unroll 4
   for (std::int64_t i = begin + threadIdx.x; i < end; i += block_size)
-    sum += static_cast<C>(read<T>(line.x, line.dtype, offsets[1] + i * line.x_stride));
+    sum += static_cast<C>(read<T>(line.x, line.x_dtype, offsets[1] + i * line.x_stride));
   sum = block_reduce<PlusOp<C>>(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(block_size)
   int slot = 0;
   for (std::int64_t first = begin; first < end; first += block_size, slot ^= 1) {
     const std::int64_t i = first + threadIdx.x;
-    C sum = i < end ? static_cast<C>(read<T>(line.x, line.dtype, offsets[1] + i * line.x_stride)) : C(0);
+    C sum = i < end ? static_cast<C>(read<T>(line.x, line.x_dtype, offsets[1] + i * line.x_stride)) : C(0);
     C total;
     BlockScan(storage[slot]).InclusiveSum(sum, sum, total);
     if (i < end) write<T>(line.y, line.dtype, offsets[0] + i * line.y_stride, before + sum);
@@ -93,16 +93,13 @@ void cumsum_as(const View& x, const View& y, int dim, bool reverse) {
   for (int d = x.dims() - 1; d >= 0; --d)
     if (d != dim) whole.push(y.shape[d], {y.strides[d], x.strides[d]});
   whole.simplify();
-  const auto element = static_cast<std::int64_t>(size_of(y.dtype));
+  const auto at = [](const View& view, std::int64_t offset) {
+    return view.as<char>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
+  };
   const std::int64_t length = y.shape[dim], start = reverse ? length - 1 : 0;
   for_pieces(whole, [&](const Layout<2>& lines, const std::int64_t* offsets) {
-    Line line{x.as<char>() + (offsets[1] + start * x.strides[dim]) * element,
-              y.as<char>() + (offsets[0] + start * y.strides[dim]) * element,
-              y.dtype,
-              length,
-              reverse ? -x.strides[dim] : x.strides[dim],
-              reverse ? -y.strides[dim] : y.strides[dim],
-              length};
+    Line line{at(x, offsets[1] + start * x.strides[dim]), at(y, offsets[0] + start * y.strides[dim]), y.dtype, x.dtype, length,
+              reverse ? -x.strides[dim] : x.strides[dim], reverse ? -y.strides[dim] : y.strides[dim], length};
     const std::int64_t count = lines.numel();
     const bool side_by_side = are_side_by_side(count, lines.strides[0][0], line.y_stride);
     if (length <= 16 || (side_by_side && count >= 8192))

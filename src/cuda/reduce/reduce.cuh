@@ -70,8 +70,8 @@ __device__ typename Op::Accumulator reduce_strided(const void* data, DType dtype
   typename Op::Accumulator sum = Op::identity();
 #pragma unroll 2
   for (std::int64_t i = begin + lane; i < end; i += lanes) {
-    std::int64_t at[1];
-    reduced.locate(static_cast<std::uint32_t>(i), at);
+    std::int64_t at[1] = {i * reduced.strides[0][0]};  // of a single dimension, which may be longer than the indexer's 32 bits
+    if (reduced.dims > 1) reduced.locate(static_cast<std::uint32_t>(i), at);
     Op::add(sum, read<T>(data, dtype, offset + at[0]));
   }
   return sum;
@@ -235,9 +235,11 @@ void with_partials(const Layout<2>& kept, unsigned chunks, const Target<Op>& tar
 template <class Op, class T>
 void reduce_spans(const Layout<2>& kept, const Layout<1>& reduced, const void* data, DType dtype, const Target<Op>& target, Stream stream) {
   const std::int64_t outputs = kept.numel(), length = reduced.numel();
-  if (is_tag<T> && length > 0x7fffffff) fail("reduce", "expected at most 2^31 - 1 strided elements for each result");
+  if (is_tag<T> && reduced.dims > 1 && length > 0x7fffffff) fail("reduce", "expected at most 2^31 - 1 strided elements for each result");
   constexpr int width = is_tag<T> ? 1 : 16 / sizeof(std::conditional_t<is_tag<T>, char, T>);
-  detail::Span span{data, dtype, length, length, reduced};
+  Layout<1> within = reduced;
+  if (within.dims == 1) within.sizes[0] = 1;  // not divided by, and it may have more than 32 bits
+  detail::Span span{data, dtype, length, length, within};
 
   constexpr std::int64_t long_row = 1024;
   // A thread for each output reads best if adjacent outputs read adjacent elements, and there are enough of them.
@@ -324,8 +326,7 @@ void reduce_floats(const View& x, const View& y, double scale) {
 /// Reduces numbers by Op<C>; integers are computed in int64.
 template <template <class> class Op>
 void reduce_numbers(const View& x, const View& y, double scale) {
-  if (x.dtype == DType::i32 || x.dtype == DType::i64 || x.dtype == DType::u8)
-    return reduce_as<Op<std::int64_t>, Any<std::int64_t>>(x, y, scale);
+  if (!is_floating(x.dtype)) return reduce_as<Op<std::int64_t>, Any<std::int64_t>>(x, y, scale);
   reduce_floats<Op>(x, y, scale);
 }
 

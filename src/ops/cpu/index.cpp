@@ -148,6 +148,15 @@ void copy_rows(const View& slices, const View& index, const View& rows, bool is_
 
 }  // namespace
 
+void positions(Cpu, const View& flags, const View& ends, const View& found) {
+  const auto* const is_found = flags.as<const bool>();
+  const auto* const rank = ends.as<const std::int64_t>();
+  parallel(flags.numel(), stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      if (is_found[i]) found.as<std::int64_t>()[rank[i] - 1] = i;
+  });
+}
+
 void index_select(Cpu, const View& x, const View& index, const View& y) {
   check_indices("index_select", index, x.shape[1]);
   copy_rows(y, index, x, true);

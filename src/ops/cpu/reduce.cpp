@@ -270,6 +270,10 @@ void reduce(Cpu, Reduce f, const View& x, const View& y, double scale) {
     dispatch_all(x.dtype, [&]<class S>() { reduce_as<S, bool, bool>(fold, x, y, 1); });
   } else if (f == Reduce::logsumexp) {
     dispatch_floats(x.dtype, "logsumexp", [&]<class S>() { logsumexp<S, compute_t<S>>(x, y); });
+  } else if (!is_floating(x.dtype) && (f == Reduce::sum || f == Reduce::prod)) {
+    dispatch_all(x.dtype, [&]<class S>() {
+      if constexpr (std::is_integral_v<S>) reduce_as<S, std::int64_t, std::int64_t>(fold_for<std::int64_t>(f), x, y, 1);
+    });
   } else {
     dispatch_numbers(x.dtype, "reduce", [&]<class S>() {
       using C = compute_t<S>;
@@ -344,24 +348,25 @@ void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse) {
   x_strides.erase(dim);
   y_strides.erase(dim);
   const auto loop = make_loop<2>(shape, {&y_strides, &x_strides});
-  dispatch_numbers(y.dtype, "cumsum", [&]<class S>() {
+  dispatch_all(x.dtype, [&]<class S>() {
     // A running sum cannot be pairwise; a wider accumulator compensates for that.
     using C = std::conditional_t<std::is_integral_v<S>, std::uint64_t, double>;
+    using R = std::conditional_t<std::is_integral_v<S>, std::int64_t, S>;
     const bool across = std::abs(loop.inner_stride(0)) < std::abs(y_step);
     parallel_units(loop.count, length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C sums[chunk];
       walk(loop, begin, end, across ? chunk : 1, [&](const std::int64_t* at, std::int64_t n) {
         const S* from = x.as<const S>() + at[1] + x_first;
-        S* to = y.as<S>() + at[0] + y_first;
+        R* to = y.as<R>() + at[0] + y_first;
         if (!across) {
           C sum = 0;
-          for (std::int64_t r = 0; r < length; ++r) to[r * y_step] = convert<S>(sum += convert<C>(from[r * x_step]));
+          for (std::int64_t r = 0; r < length; ++r) to[r * y_step] = convert<R>(sum += convert<C>(from[r * x_step]));
           return;
         }
         std::fill_n(sums, n, C(0));
         for (std::int64_t r = 0; r < length; ++r, from += x_step, to += y_step)
           for (std::int64_t i = 0; i < n; ++i)
-            to[i * loop.inner_stride(0)] = convert<S>(sums[i] += convert<C>(from[i * loop.inner_stride(1)]));
+            to[i * loop.inner_stride(0)] = convert<R>(sums[i] += convert<C>(from[i * loop.inner_stride(1)]));
       });
     });
   });

@@ -27,6 +27,11 @@ void index_copy(Cuda, const View& y, const View& index, const View& source);
 void index_add(Cpu, const View& y, const View& index, const View& source);
 void index_add(Cuda, const View& y, const View& index, const View& source);
 
+/// found (count), i64: the positions of the true elements of flags (N), bool, in ascending order; ends (N), i64, is flags' cumulative sum.
+/// Everything contiguous.
+void positions(Cpu, const View& flags, const View& ends, const View& found);
+void positions(Cuda, const View& flags, const View& ends, const View& found);
+
 /// Stable sort of the last dimension of x: values, and indices (i64) of their positions in x. Numeric dtypes; NaN counts as largest. x has
 /// any strides; the outputs are contiguous.
 void sort(Cpu, const View& x, const View& values, const View& indices, bool descending);
