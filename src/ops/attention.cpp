@@ -183,7 +183,8 @@ Tensor tiled_attention(const AttentionSizes& sizes, const Tensor& q_, const Tens
   draws = draws_for(sizes, params);
   const auto in_tiles = [&]() -> Tensors {
     // By rows also where sequences are packed: some may be much shorter than the longest.
-    const Shape rows = given.query_starts.defined() ? Shape{1, sizes.heads, q.size(0)} : Shape{sizes.batch, sizes.heads, sizes.queries};
+    Shape rows = given.query_starts.defined() ? Shape{1, sizes.heads, q.size(0)} : Shape{sizes.batch, sizes.heads, sizes.queries};
+    if (bias.defined()) rows.insert(0, 2);
     const Tensor log_sums = empty(rows, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
     on(q.device(), [&](auto dev) {
       count_products(sizes, params, 2);
@@ -298,7 +299,9 @@ Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, co
   if (q.device() == cpu) return tiled_attention(sizes, q, k, v, params);
   if (q.numel() == 0) return compose(sizes, q, k, v, params, true);
   const bool simple = is_plain_self_attention(sizes, params);
-  if (simple && cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); })) {
+  // The single-tile kernels take the maximum before they scale.
+  if (simple && scale_of(sizes, params) > 0 &&
+      cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); })) {
     if (whole_projection(q, k, v).defined()) return single_tile_attention(sizes, q, k, v, params);
     const Tensors parts = unstack(stack({q, k, v}, 2), 2);
     return single_tile_attention(sizes, parts[0], parts[1], parts[2], params);

@@ -7,8 +7,9 @@ namespace tern {
 
 /// Options of one call of attention; those of the attention module are in nn/attention.h.
 struct AttentionParams {
-  AttentionMask mask = {};           ///< keys that each query sees
-  Tensor bias = {};                  ///< bias of q's dtype, broadcast to (B, H, T, S), added to the scaled scores; it gets a gradient
+  AttentionMask mask = {};  ///< keys that each query sees
+  /// Bias of q's dtype, broadcast to (B, H, T, S), added to the scaled scores; it gets a gradient. -inf hides a key, no finite number does.
+  Tensor bias = {};
   std::optional<double> scale = {};  ///< factor of q k^T; 1 / sqrt(D) where not given
   double dropout = 0;                ///< probability of dropout of the attention probabilities, in training
   bool training = false;             ///< dropout is applied only while training
@@ -24,14 +25,15 @@ struct AttentionParams {
 
 /// Scaled dot-product attention, softmax(scale q k^T + bias + mask) v for every head: q (B, T, H, D), k and v (B, S, Hkv, D), any strides
 /// -> (B, T, H, D). Grouped queries: Hkv divides H, and head h uses the keys and values of head h / (H / Hkv). A query that sees no key
-/// gives zeros. Element i of the probabilities (B, H, T, S) is dropped or kept by random number i. Vaswani et al., 2017; Ainslie et al.,
-/// "GQA", 2023. Throws Error for floating dtypes that differ, for shapes that do not fit, and on the CPU for starts that are not ascending
-/// or leave the range of rows.
+/// gives zeros, with gradients of zero; one that sees a score of NaN or +inf gives NaN. Element i of the probabilities (B, H, T, S) is
+/// dropped or kept by random number i. Vaswani et al., 2017; Ainslie et al., "GQA", 2023. Throws Error for floating dtypes that differ, for
+/// shapes that do not fit, and on the CPU for starts that are not ascending or leave the range of rows.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
 /// scaled_dot_product_attention as one fused op (flash attention), in memory that grows with T and S and not with T S: backward keeps the
-/// inputs, the result and one number for each query and head (Dao, "FlashAttention-2", 2023). Calls that no kernel of the GPU takes are
-/// composed of other ops, in chunks of queries where the scores are large; with dropout, a prefix or packed sequences they are composed
-/// whole, in memory that grows with T S.
+/// inputs, the result and one number for each query and head, two with a bias (Dao, "FlashAttention-2", 2023). Calls that no kernel of the
+/// GPU takes are composed of other ops, in chunks of queries where the scores are large; with dropout, a prefix or packed sequences they
+/// are composed whole, in memory that grows with T S. On a GPU a query whose largest score is beyond 2^30 in magnitude may have no
+/// gradient, unless there is a bias.
 Tensor fused_scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
 
 }  // namespace tern

@@ -10,7 +10,6 @@
 #include "ops/detail/autocast.h"
 #include "ops/detail/softmax_gradient.h"
 #include "ops/factory.h"
-#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -84,13 +83,13 @@ Tensor hidden_keys(const Tensor& scores, const AttentionMask& mask, const Tensor
 
 /// The composed op, with `past` of hidden_keys.
 Tensor masked_softmax(const Tensor& scores, const AttentionMask& mask, const Tensor& past) {
+  const auto softmax_of = [](const Tensor& x) { return detail::softmax(x, x.dims() - 1, detail::Hidden::is_zero); };
   const Tensor hidden = hidden_keys(scores, mask, past);
-  if (!hidden.defined()) return softmax(scores);
+  if (!hidden.defined()) return softmax_of(scores);
   const bool adds = mask.padding.defined() && mask.padding.dtype() != DType::boolean;
   const Tensor sum = adds ? scores + cast(aligned_with(unsqueeze(mask.padding.detach(), 1), scores), scores.dtype()) : scores;
-  // Two fills: the first gives hidden keys a probability of 0, the second zeroes a row that sees no key.
-  const double lowest = scores.dtype() == DType::f16 ? -3e4 : -1e30;
-  return masked_fill(softmax(masked_fill(sum, hidden, lowest)), hidden, 0);
+  // -inf, below every score, hides a key. The second fill keeps NaN of a visible score from the hidden keys of its row.
+  return masked_fill(softmax_of(masked_fill(sum, hidden, -std::numeric_limits<double>::infinity())), hidden, 0);
 }
 
 }  // namespace

@@ -4,10 +4,11 @@
 namespace tern {
 
 /// Softmax of scores (B, ..., T, S) over the keys that each row sees; the probabilities of other keys are 0, and a row that sees no key is
-/// 0, as is its gradient. At least two dimensions, three with padding or a prefix. Throws Error if shapes, dtypes or devices do not fit.
+/// 0, as is its gradient. A score of -inf hides its key, too; no finite score does. If a row sees NaN or +inf, its probabilities are NaN at
+/// all keys that the mask shows. At least two dimensions, three with padding or a prefix. Throws Error if shapes, dtypes or devices do not
+/// fit.
 Tensor attention_softmax(const Tensor& scores, const AttentionMask& mask = {});
-/// attention_softmax as one kernel: the scores are read once, and no mask is written to memory. In addition, a row that sees only scores of
-/// -inf is 0. After Wang et al., "LightSeq2", 2021.
+/// attention_softmax as one kernel: the scores are read once, and no mask is written to memory. After Wang et al., "LightSeq2", 2021.
 Tensor fused_attention_softmax(const Tensor& scores, const AttentionMask& mask = {});
 
 }  // namespace tern

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "autodiff/engine.h"
 #include "autodiff/saved_tensor.h"
@@ -51,7 +52,7 @@ class Packing {
   /// y (N, longest, H, D) as (total, H, D).
   Tensor packed(const Tensor& y) const {
     const Tensor rows = arange(total_, DType::i64, y.device());
-    const Tensor sequence = sum(cast(ge(unsqueeze(rows, 1), ends_), DType::i64), {1});
+    const Tensor sequence = sum(ge(unsqueeze(rows, 1), ends_), {1});
     const Tensor places = sequence * static_cast<double>(longest_) + rows - index_select(begins_, 0, sequence);
     return index_select(reshape(y, {count_ * longest_, y.size(2), y.size(3)}), 0, places);
   }
@@ -60,6 +61,14 @@ class Packing {
   Tensor begins_, ends_;
   std::int64_t total_, longest_, count_;
 };
+
+/// scores + bias. A sum below f16's range becomes its lowest number: -inf would hide the key.
+Tensor biased(const Tensor& scores, const Tensor& bias_) {
+  const Tensor bias = cast(bias_, scores.dtype()), sum = scores + bias;
+  if (scores.dtype() != DType::f16) return sum;
+  constexpr double lowest = -65504;
+  return where(logical_and(lt(sum, lowest), ne(bias, -std::numeric_limits<double>::infinity())), lowest, sum);
+}
 
 /// The composition for contiguous heads, with `softmax` applied to the scores and `dropped` to the probabilities.
 template <class Softmax, class Dropped>
@@ -76,7 +85,7 @@ Tensor compose_heads(const AttentionSizes& sizes, const Tensor& q, const Tensor&
                              ? transpose(q, 1, 2)
                              : permute(reshape(q, {sizes.batch, sizes.queries, sizes.kv_heads, group, sizes.width}), {0, 2, 3, 1, 4});
   Tensor scores = grouped(matmul(queries, transpose(heads(k), -1, -2), scale_of(sizes, params)), sizes.scores());
-  if (params.bias.defined()) scores = scores + cast(params.bias, scores.dtype());
+  if (params.bias.defined()) scores = biased(scores, params.bias);
   const Tensor weights = dropped(softmax(scores));
   const Tensor y = matmul(grouped(weights, scores_by_group), heads(v));
   return transpose(grouped(y, {sizes.batch, sizes.heads, sizes.queries, sizes.width}), 1, 2);
@@ -243,7 +252,7 @@ Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const T
         if (!leaves[3].defined()) leaves.pop_back();
         parts = grad({part}, leaves, {chunk.queries_of(g)});
       }
-      for (std::size_t i = 0; i < parts.size(); ++i) add_(to[i], parts[i]);
+      for (std::size_t i = 0; i < parts.size(); ++i) add_(to[i], cast(parts[i], to[i].dtype()));
     });
     for (std::size_t i = 0; i < in.size(); ++i)
       if (in[i].defined()) results[i] = cast(results[i], in[i].dtype());

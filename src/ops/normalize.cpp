@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
@@ -38,14 +39,23 @@ Tensor softmax(const Tensor& x_, int dim) {
   detail::check_floating("softmax", x);
   dim = normalize_dim(dim, std::max(x.dims(), 1), "softmax");
   if (x.dims() == 0) return reshape(softmax(reshape(x, {1}), 0), {});
+  return detail::softmax(x, dim, detail::Hidden::is_undefined);
+}
+
+Tensor detail::softmax(const Tensor& x, int dim, Hidden hidden) {
   Tensor y;
   {
     const NoGrad unrecorded;
     if (x.numel() == 0) {
       y = empty_like(x);
     } else {
-      const Tensor wide = detail::widened(x), exponentials = exp(wide - max(wide, {dim}, true));
-      y = cast(exponentials / sum(exponentials, {dim}, true), x.dtype());
+      const Tensor wide = detail::widened(x);
+      Tensor top = max(wide, {dim}, true);
+      if (hidden == Hidden::is_zero) top = where(eq(top, -std::numeric_limits<double>::infinity()), 0.0, top);
+      const Tensor exponentials = exp(wide - top);
+      Tensor total = sum(exponentials, {dim}, true);
+      if (hidden == Hidden::is_zero) total = where(eq(total, 0), 1.0, total);
+      y = cast(exponentials / total, x.dtype());
     }
   }
   return record("softmax", y, {x}, {y}, Symmetric{},

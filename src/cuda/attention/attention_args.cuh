@@ -60,6 +60,10 @@ struct Args {
         heads_at_once(sequences * heads) {}
 
   __host__ __device__ int all_heads() const { return sequences * heads; }
+  /// Number of rows of log_sums.
+  __host__ __device__ std::int64_t all_rows() const {
+    return std::int64_t(heads) * (packed_queries > 0 ? std::int64_t(packed_queries) : std::int64_t(sequences) * queries);
+  }
   __host__ __device__ int group() const { return heads / kv_heads; }  ///< query heads per key head
   /// Number of tiles of `size` queries for which a head has room: Note [Rows of packed sequences].
   int tile_places(int size) const { return packed_queries > 0 ? packed_queries / size + sequences : ceil_div(queries, size); }
@@ -155,6 +159,17 @@ struct TileRange {
     return sequence.key_end(min(tile * queries + queries, sequence.queries) - 1) > sequence.key_begin(tile * queries);
   }
 };
+
+/// log2 of a sum of exponentials as it is kept for backward, where no bias is added. Backward has only the multiply-add above, and would
+/// get infinity for a large score.
+__device__ __forceinline__ float kept_log_sum(float log_sum) { return fabsf(log_sum) < large_score ? log_sum : INFINITY; }
+
+/// A bias times log2(e), as it is added to scores in base 2. One near the largest finite number would overflow, and -inf hides a key. So
+/// beyond 2^126 the factor is 1/2: numbers there are equal or so far apart that only the largest matters.
+__device__ __forceinline__ float bias_log2(float x) {
+  constexpr float offset = (log2_e - 0.5f) * 0x1p126f;
+  return fminf(fmaxf(x * log2_e, 0.5f * x - offset), 0.5f * x + offset);
+}
 
 /// A key's padding times log2(e), as it is added to scores in base 2; -inf: the key is hidden.
 __device__ __forceinline__ float padding_log2(const Args& args, const Sequence& sequence, int index, int key) {

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
         if (p.bias && key < last && m < count)
           bias = convert<float>(
               static_cast<const T*>(p.bias)[index * p.bias_strides[0] + (head0 + m) * p.bias_strides[1] + key * p.bias_strides[2]]);
-        scores[m][u] = added == -INFINITY ? -INFINITY : score * args.scale_log2 + bias * log2_e + added;
+        scores[m][u] = added == -INFINITY ? -INFINITY : score * args.scale_log2 + bias_log2(bias) + added;
       }
     }
 #pragma unroll
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
     return p.partial + ((std::int64_t(index) * args.heads + head0 + m) * p.parts + of_part) * row_size;
   };
   const auto write = [&](int m, int d, float y, float row_sum) {
-    p.y.at<T>(index, 0, head0 + m)[d] = convert<T>(row_sum > 0 ? y / row_sum : 0.0f);
+    p.y.at<T>(index, 0, head0 + m)[d] = convert<T>(row_sum == 0 ? 0.0f : y / row_sum);
   };
   for (int at = threadIdx.x; at < count * head_dim; at += threads) {
     const int m = at / head_dim, d = at % head_dim;

@@ -203,12 +203,22 @@ struct ForwardConsumer {
     for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], shuffle_xor(most[r], 1));
 #pragma unroll
     for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], shuffle_xor(most[r], 2)) * factor;
+    float zero[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float before = reference[r];
       if (most[r] > before + C::slack) reference[r] = most[r];
-      const float zero = reference[r] == -INFINITY ? 0 : reference[r], shift = zero - exponent;
-      rescale[r] = exp2_approx(before - zero);
+      zero[r] = reference[r] == -INFINITY ? 0 : reference[r];
+      rescale[r] = exp2_approx(before - zero[r]);
+    }
+    if (__any_sync(whole_warp, fmaxf(fabsf(zero[0]), fabsf(zero[1])) >= large_score)) {
+#pragma unroll
+      for (int i = 0; i < keys / 2; ++i) scores[i] *= factor;
+      factor = 1;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float shift = zero[r] - exponent;
       float partial[2] = {};
 #pragma unroll
       for (int n = 0; n < keys / 8; ++n)
@@ -278,7 +288,7 @@ struct ForwardConsumer {
       const bool is_there = row < sequence.queries;
       factors[r] = sum > 0 ? factor / sum : 0;
       rows[r] = is_there ? p.y.template at<T>(sequence.batch, sequence.first_query + row, item.head % p.args.heads) : nullptr;
-      if (is_there && lane % 4 == 0) log_sums[row] = sum > 0 ? reference[r] + (log2f(sum) - exponent) : INFINITY;
+      if (is_there && lane % 4 == 0) log_sums[row] = sum > 0 ? kept_log_sum(reference[r] + (log2f(sum) - exponent)) : INFINITY;
     }
     store_rows<T>(sums, factors, rows, 0, p.args.head_dim);
   }

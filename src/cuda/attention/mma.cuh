@@ -38,11 +38,11 @@ struct Bias {
   /// The bias times log2(e), for scores in base 2: of a query and a key, or of those `queries` and `keys` after the ones at `place`.
   template <class T>
   __device__ __forceinline__ float at(const Args& args, int head, int query, int key) const {
-    return convert<float>(*place_of<T>(args, head, query, key)) * log2_e;
+    return bias_log2(convert<float>(*place_of<T>(args, head, query, key)));
   }
   template <class T>
   __device__ __forceinline__ float at(const T* place, int queries, int keys) const {
-    return convert<float>(place[queries * query_stride + keys * key_stride]) * log2_e;
+    return bias_log2(convert<float>(place[queries * query_stride + keys * key_stride]));
   }
 };
 

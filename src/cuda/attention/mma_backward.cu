@@ -136,7 +136,7 @@ void launch_backward(const AttentionGradCall& call, const Args& args) {
   const kernels::AttentionGradients& to = call.gradients;
   const bool needs_delta = !is_alone || to.bias.data;
   const std::int64_t all_tiles = blocks > 1 ? args.all_tile_places(C::queries) : 0;
-  const Workspace delta(bytes_if(needs_delta, call.log_sums.numel()), stream);
+  const Workspace delta(bytes_if(needs_delta, args.all_rows()), stream);
   const Workspace semaphores(bytes_if(blocks > 1, all_tiles), stream);
   const Workspace sums(bytes_if(blocks > 1, all_tiles * C::queries * C::width), stream);
   const bool is_aligned = ampere::rows_are_aligned({&call.q, &call.k, &call.v, &call.y, &call.g}, 16);

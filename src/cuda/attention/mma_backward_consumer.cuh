@@ -22,7 +22,7 @@ struct ScoreGradients {
   const BackwardInputs& in;
   const Args& args;
   const Sequence& sequence;
-  int key0 = 0;
+  int key0 = 0, index = 0;  ///< index: of the sequence
   std::uint64_t dropout_position;
   float padding[is_general ? Scores::lane_rows : 1];
   Scores s, dp;
@@ -32,8 +32,9 @@ struct ScoreGradients {
       : in(in_), args(in_.args), sequence(sequence_), dropout_position(drops ? args.dropout.position() : 0) {}
 
   /// Moves to the keys from `key` on of sequence `index`; the caller has set `sequence` to it.
-  __device__ __forceinline__ void move_to(int index, int key) {
+  __device__ __forceinline__ void move_to(int index_, int key) {
     key0 = key;
+    index = index_;
     if constexpr (is_general)
 #pragma unroll
       for (int r = 0; r < Scores::lane_rows; ++r) padding[r] = padding_log2(args, sequence, index, key0 + Scores::row_of(r));
@@ -68,8 +69,12 @@ struct ScoreGradients {
       end[r] = min(sequence.query_end(key0 + group + r * 8), sequence.queries) - lane_query;
     }
     const T* biases = nullptr;
+    const float* rests = nullptr;  // of the lane's log_sums
     if constexpr (drops)
-      if (in.bias.data) biases = in.bias.template place_of<T>(args, head, lane_query, key0 + group);
+      if (in.bias.data) {
+        biases = in.bias.template place_of<T>(args, head, lane_query, key0 + group);
+        rests = in.log_sums + args.all_rows() + first_row(args, sequence, index, head) + lane_query;
+      }
 #pragma unroll
     for (int n = 0; n < sub_queries / 16; ++n) {
       unsigned kept[2] = {~0u, ~0u};  // of queries 2 member and 2 member + 1; bits are keys, the upper half is 8 queries further
@@ -93,10 +98,15 @@ struct ScoreGradients {
           if constexpr (is_general) p[e] += padding[e / 2];
         }
         if constexpr (drops) {
+          // The same sum as in forward, before anything is subtracted: a bias may be of any size.
           if (biases)
 #pragma unroll
             for (int e = 0; e < 4; ++e)
-              if (const int at = column * 8 + e % 2; at >= begin[e / 2] && at < end[e / 2]) p[e] += in.bias.at(biases, at, e / 2 * 8);
+              if (const int at = column * 8 + e % 2; at >= begin[e / 2] && at < end[e / 2]) {
+                const float added = padding[e / 2] + in.bias.at(biases, at, e / 2 * 8);
+                p[e] = s.values[0][column][e] * args.scale_log2 + added;
+                p[e] = p[e] - (e % 2 ? log_sum.y : log_sum.x) - rests[at];
+              }
         }
         if (has_cut)
 #pragma unroll

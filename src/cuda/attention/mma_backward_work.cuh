@@ -41,7 +41,7 @@ struct BackwardInputs {
   Args args;
   Heads q, k, v, y, dy;
   Bias bias;
-  const float *log_sums, *delta;  ///< (B, H, T); packed: (H, rows), Note [Rows of packed sequences]
+  const float *log_sums, *delta;  ///< (B, H, T), log_sums twice with a bias; packed: (H, rows), Note [Rows of packed sequences]
   bool is_aligned;                ///< heads can be read 16 bytes at a time
 };
 

@@ -39,7 +39,7 @@ struct ForwardParams {
   Args args;
   Heads q, k, v, y;
   Bias bias;
-  float* log_sums;    ///< (B, H, T)
+  float* log_sums;    ///< (B, H, T), twice with a bias
   bool adds_bias;     ///< scores are scaled, and padding and bias added, before the mask; also set for a scale <= 0
   bool is_aligned;    ///< q, k and v can be read 16 bytes at a time
   bool writes_pairs;  ///< y can be written 4 bytes at a time
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
     if constexpr (C::caches_queries) return typename C::Queries{};
     else return typename C::Queries(q_tile, warp * C::warp_rows);
   }();
-  FragmentTile<C::warp_rows, width> sums = {};  // sums of y, before the division
-  float row_max[lane_rows], row_sum[lane_rows] = {};
+  FragmentTile<C::warp_rows, width> sums = {};        // sums of y, before the division
+  float row_max[lane_rows], row_sum[lane_rows] = {};  // row_max: scaled
 #pragma unroll
   for (int r = 0; r < lane_rows; ++r) row_max[r] = -INFINITY;
 
@@ -162,9 +162,14 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
 #pragma unroll
     for (int r = 0; r < lane_rows; ++r) {
       const float before = row_max[r];
-      row_max[r] = fmaxf(before, scores.row_max(r));
-      const float shift = row_max[r] == -INFINITY ? 0 : row_max[r] * factor, rescale = exp2_approx(before * factor - shift);
-      scores.exp2_row(r, factor, shift);
+      row_max[r] = fmaxf(before, scores.row_max(r) * factor);
+      const float shift = row_max[r] == -INFINITY ? 0 : row_max[r], rescale = exp2_approx(before - shift);
+      float own_factor = factor;
+      if (__any_sync(whole_warp, fabsf(shift) >= large_score)) {
+        scores.scale_row(r, factor);
+        own_factor = 1;
+      }
+      scores.exp2_row(r, own_factor, shift);
       row_sum[r] = row_sum[r] * rescale + scores.partial_row_sum(r);
       if (__any_sync(whole_warp, rescale != 1)) sums.scale_row(r, rescale);  // after the first tiles the maximum rarely changes
     }
@@ -181,8 +186,16 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
     const int row = row0 + Scores::row_of(r);
     if (row >= sequence.queries) continue;
     const float weight = total > 0 ? args.inverse_keep / total : 0;
-    if (MmaLanes::member() == 0)
-      p.log_sums[first_row(args, sequence, index / args.heads, index) + row] = total > 0 ? row_max[r] * factor + log2f(total) : INFINITY;
+    if (MmaLanes::member() == 0) {
+      const float log_total = log2f(total), log_sum = total > 0 ? row_max[r] + log_total : INFINITY;
+      float* const kept = p.log_sums + first_row(args, sequence, index / args.heads, index) + row;
+      if (drops && p.bias.data) {
+        *kept = log_sum;
+        kept[args.all_rows()] = total > 0 ? row_max[r] - log_sum + log_total : 0;
+      } else {
+        *kept = kept_log_sum(log_sum);
+      }
+    }
     store_row(sums, r, weight, p.y.template at<T>(sequence.batch, sequence.first_query + row, head), 0, args.head_dim, p.writes_pairs);
   }
 }

@@ -97,8 +97,13 @@ struct SoftmaxTile {
       x = Tile::combine_max(x);
       x = x == -INFINITY ? 0 : x * args.scale_log2;  // -INFINITY: the row sees no key
     }
+    float factor = args.scale_log2;
+    if (__any_sync(whole_warp, fmaxf(fabsf(row_max[0]), fabsf(row_max[1])) >= large_score)) {
+      scores.for_each(limit, [&](float& x, int, int) { x *= factor; });
+      factor = 1;
+    }
     scores.for_each(limit, [&](float& x, int r, int) {
-      x = exp2_approx(x * args.scale_log2 - row_max[r]);
+      x = exp2_approx(x * factor - row_max[r]);
       row_sum[r] += x;
     });
 #pragma unroll

@@ -7,6 +7,11 @@ namespace tern::gpu {
 
 inline constexpr float log2_e = 1.44269504088896340736f;
 
+/// Note [Large scores]: the exponent of 2^(s a - m a) is one multiply-add, with m a rounded. The error cancels in the division by the sum,
+/// since it is the same for all scores of a row, unless it is so large that the power overflows. From this size on scores are first
+/// multiplied by a, and rounded like the maximum.
+inline constexpr float large_score = 0x1p30f;
+
 /// 2^x within 2 units in the last place; a result that would be denormal is 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

@@ -72,7 +72,7 @@ struct ShiftedExp {
   float a, am;
 
   /// If m = -inf, the row is fully masked, and the exponentials are 0 regardless of the number that is subtracted.
-  __device__ explicit ShiftedExp(float m) : a(fabsf(m) < 0x1p30f || m == -infinity ? log2_e : 0.5f), am(m == -infinity ? 0 : a * m) {}
+  __device__ explicit ShiftedExp(float m) : a(fabsf(m) < large_score || m == -infinity ? log2_e : 0.5f), am(m == -infinity ? 0 : a * m) {}
 
   __device__ float operator()(float x) const { return exp2_approx(fmaf(x, a, -am)); }
   /// Factor that converts exponentials relative to this maximum to a larger one.

@@ -154,7 +154,10 @@ class Forward {
       const C total = own.totals[r], factor = total == 0 ? C(0) : kept / total;
       C* const sums = own.sums + r * own.pitch;
       loops::write_row(results[first + r], problem_.width, sums, [=](std::int64_t d) { return sums[d] * factor; });
-      log_sums_of(s, head)[first + r] = total == 0 ? infinity<C> : own.tops[r] + std::log2(total);
+      const C log_total = std::log2(total), log_sum = own.tops[r] + log_total;
+      C* const kept_sum = log_sums_of(s, head) + first + r;
+      *kept_sum = total == 0 ? infinity<C> : log_sum;
+      if (problem_.attention.bias.data) kept_sum[problem_.all_rows()] = total == 0 ? C(0) : own.tops[r] - log_sum + log_total;
     }
   }
 

@@ -83,6 +83,8 @@ struct Problem {
   std::int64_t first_row(const Sequence& s, std::int64_t head) const {
     return is_packed() ? head * packed_queries + s.first_query : (s.number * heads + head) * queries;
   }
+  /// Number of rows of log_sums.
+  std::int64_t all_rows() const { return heads * (is_packed() ? packed_queries : sequences * queries); }
   /// Number of threads that pay off for `units` units of work.
   std::int64_t threads(std::int64_t units) const {
     const std::int64_t multiplications = sequences * heads * queries * keys * std::max<std::int64_t>(width, 1);
@@ -168,6 +170,17 @@ C update_softmax(C* scores, std::int64_t n, C& top, C& total) {
   return factor;
 }
 
+/// Note [Scores in base 2]: scores are multiplied by log2(e), because e^x = 2^(x log2(e)). A bias near the largest finite number would
+/// overflow, and -inf hides a key. So beyond 2^(E - 2), where 2^E is the overflow, the factor is 1/2: numbers there are equal or so far
+/// apart that only the largest matters.
+template <class C>
+[[gnu::always_inline]] inline C bias_in_base_2(C x) {
+  constexpr C log2_e = std::numbers::log2e_v<C>, bend = std::numeric_limits<C>::max() / 4, offset = (log2_e - C(0.5)) * bend;
+  const C scaled = log2_e * x, low = C(0.5) * x - offset, high = C(0.5) * x + offset;
+  const C bounded = scaled < low ? low : scaled;
+  return bounded > high ? high : bounded;
+}
+
 /// Bias and padding of the scores of one head, times log2(e), and the hidden scores.
 template <class C, class S>
 class ScoreRows {
@@ -190,7 +203,7 @@ class ScoreRows {
       const Strides& strides = attention_.bias.strides;
       const C* const bias = loops::load(bias_ + t * strides[2] + (first_ + seen) * strides[3], strides[3], stop - seen, buffer_);
 #pragma omp simd
-      for (std::int64_t i = 0; i < stop - seen; ++i) scores[seen + i] += log2_e * bias[i];
+      for (std::int64_t i = 0; i < stop - seen; ++i) scores[seen + i] += bias_in_base_2(bias[i]);
     }
     if (padding_) {
 #pragma omp simd

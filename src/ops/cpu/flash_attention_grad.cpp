@@ -235,7 +235,13 @@ class Backward {
   /// Replaces scores by probabilities, and the gradients of probabilities by those of scores.
   void differentiate_row(const Sequence& s, std::int64_t head, std::int64_t t, std::int64_t key, std::int64_t begin, std::int64_t end,
                          C delta, C* p, C* d) const {
-    const C log_sum = log_sums_.as<const C>()[problem_.first_row(s, head) + t];
+    const C* const kept_sum = log_sums_.as<const C>() + problem_.first_row(s, head) + t;
+    C log_sum = *kept_sum;
+    if (problem_.attention.bias.data) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) p[i] -= log_sum;
+      log_sum = kept_sum[problem_.all_rows()];
+    }
     if (dropout_.drops()) {
       alignas(64) C keeps[tile_keys];
       dropout_.mask(((s.number * problem_.heads + head) * problem_.queries + t) * problem_.keys + key + begin, end - begin, keeps);

@@ -22,7 +22,9 @@ struct Attention {
 
 /// Flash attention: y = dropout(softmax(scale q k^T + bias + mask)) v in tiles, without scores in memory. Products in the dtype (f32: in
 /// the matmul precision), sums in float32 (f64 for f64). log_sums (B, H, T), or (1, H, total) for packed sequences, f32 (f64 for f64), gets
-/// log2 of the sum of each query's exponentials, infinity for a query that sees no key.
+/// log2 of the sum of each query's exponentials, infinity for a query that sees no key. With a bias, which may be as large as the dtype
+/// allows, there are two of them, (2, B, H, T): the second ones are what rounding has taken from the first. On a GPU without a bias, a sum
+/// beyond 2^30 is infinity, too: the query then has no gradient.
 void flash_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
 void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
 
