@@ -10,6 +10,7 @@
 #include "autodiff/gradient_arithmetic.h"
 #include "autodiff/vjp.h"
 #include "backend/warning.h"
+#include "ops/kernels/copy.h"
 
 namespace tern {
 
@@ -62,8 +63,12 @@ class Pass {
       : wanted_(std::move(wanted)), accumulate_(accumulate), retain_graph_(retain_graph), leaves_(device) {}
 
   void feed(const Edge& edge, const Tensor& gradient) {
-    Tensor& slot = visit(edge.node)[edge.output];
-    slot = slot.defined() ? detail::sum_of_gradients(slot, gradient) : gradient;
+    Arrived& slot = visit(edge.node)[edge.output];
+    if (!slot.sum.defined()) slot.sum = gradient;
+    else if (slot.count < kernels::max_rounded_sums || context().grad || !detail::needs_exact_sum(gradient.dtype()))
+      slot.sum = detail::sum_of_gradients(slot.sum, gradient);
+    else detail::add_gradient_exactly(gradient, slot.sum, slot.exact);
+    ++slot.count;
   }
 
   /// Makes the pass stop at the nodes whose gradients are required.
@@ -77,7 +82,9 @@ class Pass {
       std::pop_heap(queue_.begin(), queue_.end(), earlier);
       const Ref<Node> node = std::move(queue_.back());
       queue_.pop_back();
-      const Tensors gradients = std::move(buffers_.extract(node.get()).mapped());
+      Tensors gradients;
+      std::vector<Arrived> arrived = std::move(buffers_.extract(node.get()).mapped());
+      for (Arrived& slot : arrived) gradients.push_back(std::move(slot.sum));
       bool is_wanted = false;
       for (const Wanted& wanted : wanted_)
         if (wanted.node == node.get()) results[wanted.input] = gradients[wanted.output], is_wanted = true;
@@ -92,8 +99,13 @@ class Pass {
  private:
   static bool earlier(const Ref<Node>& a, const Ref<Node>& b) { return a->sequence < b->sequence; }
 
+  /// Sum of the gradients that have arrived at an output. Note [Sums in 16 bits]: from some number on in f32.
+  struct Arrived {
+    Tensor sum, exact;
+    int count = 0;
+  };
   /// Gradients that have arrived at the outputs of a node; adds the node to the queue.
-  Tensors& visit(const Ref<Node>& node) {
+  std::vector<Arrived>& visit(const Ref<Node>& node) {
     auto [place, is_new] = buffers_.try_emplace(node.get());
     if (is_new) {
       place->second.resize(node->outputs);
@@ -153,7 +165,7 @@ class Pass {
   LeafWriter leaves_;
   std::vector<Ref<Node>> deferred_;  ///< nodes of leaves that wait for deferred sums
   Tensors unread_;                   ///< leaves to be reported: Note [Unread gradients]
-  std::unordered_map<Node*, Tensors> buffers_;
+  std::unordered_map<Node*, std::vector<Arrived>> buffers_;
   std::vector<Ref<Node>> queue_;
 };
 

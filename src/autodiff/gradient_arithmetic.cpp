@@ -25,6 +25,16 @@ void add_gradient(const Tensor& source, const Tensor& target) {
       "add_gradient");
 }
 
+void add_gradient_exactly(const Tensor& source, const Tensor& target, Tensor& exact) {
+  if (!exact.defined()) {
+    exact = empty(target.shape(), DType::f32, target.device());
+    copy_gradient(target, exact);
+  }
+  const Tensor added = source.is_contiguous() ? source : cloned(source);
+  target.impl().storage->bump_version();
+  on(target.device(), [&](auto dev) { kernels::add_rounded(dev, added.view(), exact.view(), target.view()); }, "add_gradient");
+}
+
 Tensor cloned(const Tensor& gradient) {
   const Tensor copy = empty_like(gradient);
   on(copy.device(), [&](auto dev) { kernels::copy(dev, gradient.view(), copy.view()); }, "copy_gradient");

@@ -10,6 +10,11 @@ void fill_gradient(const Tensor& target, double value);
 void copy_gradient(const Tensor& source, const Tensor& target);
 /// target += source, of one shape and dtype.
 void add_gradient(const Tensor& source, const Tensor& target);
+/// target += source by Note [Sums in 16 bits], for a contiguous target; `exact` (target's shape, f32) is made from the target if it is
+/// undefined.
+void add_gradient_exactly(const Tensor& source, const Tensor& target, Tensor& exact);
+/// True for dtypes in which a long sum loses its small parts.
+inline bool needs_exact_sum(DType dtype) { return size_of(dtype) == 2; }
 /// Contiguous copy of a gradient.
 Tensor cloned(const Tensor& gradient);
 /// a + b for two gradients of one tensor, recorded in grad mode; the gradient of the sum flows to both.

@@ -8,6 +8,7 @@
 #include "autodiff/gradient_arithmetic.h"
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
+#include "ops/kernels/copy.h"
 
 namespace tern {
 
@@ -50,12 +51,16 @@ void GradientSink::set(const Tensor& gradient) {
   finish_deferred();
   forget_zeros();
   gradient_ = gradient;
+  exact_ = {};
+  begin_sum();
 }
 
 void GradientSink::zero() {
   const Turn turn = wait_for_turn();
   if (!gradient_.defined() || !gradient_.is_contiguous()) fail("zero_grad", "expected a leaf that has a contiguous gradient");
   finish_deferred();
+  begin_sum();
+  if (const FlatStorage* const flat = flat_storage(gradient_); flat && flat->is_on_demand()) exact_ = {};
   if (is_zero()) return;
   zeros_ = make_ref<LazyZeros>(this);
   LazyZerosOfThread& zeroed = LazyZerosOfThread::get();
@@ -83,12 +88,27 @@ void GradientSink::add(const Tensor& incoming) {
   } else if (context().grad) {
     write_zeros();
     gradient_ = detail::sum_of_gradients(gradient_, incoming);
+    is_exact_ = false;
   } else if (is_zero()) {
     detail::copy_gradient(incoming, gradient_);
     forget_zeros();
+  } else if (adds_exactly() && gradient_.is_contiguous()) {
+    if (!is_exact_ && exact_.defined()) detail::copy_gradient(gradient_, exact_);
+    detail::add_gradient_exactly(incoming, gradient_, exact_);
+    is_exact_ = true;
   } else {
     detail::add_gradient(incoming, gradient_);
   }
+  ++rounded_sums_;
+}
+
+void GradientSink::begin_sum() {
+  is_exact_ = is_final_ = false;
+  rounded_sums_ = 0;
+}
+
+bool GradientSink::adds_exactly() const {
+  return detail::needs_exact_sum(gradient_.dtype()) && (is_exact_ || is_final_ || rounded_sums_ >= kernels::max_rounded_sums);
 }
 
 void GradientSink::on_ready(Hook hook) {
@@ -99,6 +119,12 @@ void GradientSink::on_ready(Hook hook) {
 
 bool GradientSink::announce(const Tensor& leaf) {
   Turn turn = wait_for_turn();
+  // A pass that overwrites the gradient may be recorded, and another one that adds to it: the recorded addition reads the sum.
+  if (exact_.defined() && !is_exact_ && gradient_.defined() && !is_zero() && gradient_.device() != cpu) {
+    detail::copy_gradient(gradient_, exact_);
+    is_exact_ = true;
+  }
+  is_final_ = true;
   const auto hooks = hooks_;  // copied, because a hook may add one
   bool is_unread = false;
   if (!is_read_.load(std::memory_order_relaxed)) {
@@ -181,7 +207,9 @@ GradientTarget LeafWriter::open(const Tensor& leaf, const Ref<Node>& node) {
   GradientSink::Turn turn = sink ? sink->try_turn() : GradientSink::Turn();
   if (!turn || sink->is_open_ || !sink->gradient_.defined() || !sink->gradient_.is_contiguous()) return {};
   sink->finish_deferred();
+  if (!sink->is_zero() && sink->adds_exactly()) return {};
   if (open_.empty()) sums_before_ = sums_.count();
+  ++sink->rounded_sums_;
   sink->is_open_ = true;
   open_.push_back({node, sink, sink->gradient_, std::move(turn)});
   sink->gradient_.impl().storage->bump_version();

@@ -22,6 +22,9 @@ class LeafWriter;
 ///    overwriting zeros, accumulating onto anything else. Lazy zeros stay so if the call throws.
 ///  - deferred: such a kernel left partial sums (kernels::DeferredSums). One kernel adds up all partial sums of a pass at its end, or
 ///    earlier if the gradient is read or written by others, including another pass within the pass.
+/// A 16-bit gradient is the rounded value of an f32 sum, Note [Sums in 16 bits], as soon as a second pass adds to it, or many calls of one
+/// pass. Kernels then write to new memory, because they would round each time. The sum takes 4 bytes for each element, and stays for
+/// the next time; a gradient that one pass writes needs none.
 /// When all contributions of a pass are in, and summed, the leaf is ready: hooks are called, once for each pass and leaf that gradients
 /// reached, by any path. A leaf with hooks uses the same kernels as one without.
 /// Passes of several threads may reach one leaf: each holds the sink while it adds to it, or while it is open or deferred. A kernel that
@@ -80,6 +83,10 @@ class GradientSink {
   /// The same without waiting: a lock that owns nothing if another thread has the sink.
   Turn try_turn() const { return Turn(mutex_, std::try_to_lock); }
   bool is_zero() const { return bool(zeros_); }
+  /// Forgets what the gradient was the sum of.
+  void begin_sum();
+  /// True if an addition to the gradient goes to the exact sum.
+  bool adds_exactly() const;
   void forget_zeros();
   void write_zeros();
   /// Adds up the deferred sums.
@@ -90,6 +97,10 @@ class GradientSink {
   Ref<LazyZeros> zeros_;
   std::atomic<LeafWriter*> deferred_in_{nullptr};  ///< writer of the pass that holds deferred sums of this leaf, or null
   bool is_open_ = false;
+  Tensor exact_;           ///< memory of the f32 sum of a 16-bit gradient; undefined until it is needed
+  bool is_exact_ = false;  ///< the gradient is exact_ rounded
+  bool is_final_ = false;  ///< a pass has ended that wrote to the gradient
+  int rounded_sums_ = 0;   ///< contributions that were rounded one by one
   std::vector<std::shared_ptr<const Hook>> hooks_;
   std::atomic<bool> is_read_{false};  ///< get() was called, the leaf has a hook or is an optimizer's, or it was reported
   std::uint64_t unread_since_ = 0;    ///< 1 + optimizer steps of the thread at the first unread gradient; 0: there was none
@@ -115,8 +126,8 @@ class LeafWriter {
   /// Adds up the sums that an exception left behind.
   ~LeafWriter();
 
-  /// Target in a leaf's gradient, for the running backward call; none if the leaf has no contiguous gradient, or the call has taken it
-  /// already. `node` is the leaf's node in the graph.
+  /// Target in a leaf's gradient, for the running backward call; none if the leaf has no contiguous gradient, or one that is an exact sum,
+  /// or the call has taken it already. `node` is the leaf's node in the graph.
   GradientTarget open(const Tensor& leaf, const Ref<Node>& node);
   /// Ends a backward call that has returned, or thrown. Returns the nodes of the leaves that it wrote to.
   std::vector<Ref<Node>> close();

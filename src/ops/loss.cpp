@@ -13,6 +13,7 @@
 #include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/kernels/copy.h"
 #include "ops/kernels/loss.h"
 #include "ops/kernels/matmul.h"
 #include "ops/kernels/reduce.h"
@@ -137,8 +138,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 // factor, which forward cannot know, the logits are computed again in backward. Memory: one chunk, and between forward and backward the
 // gradients of x, weight and bias.
 //
-// Short chunks cost time: each reads and writes (and in 16 bits rounds) the weight's gradient, and products of few rows leave most of a GPU
-// idle.
+// Short chunks cost time: each reads and writes the weight's gradient, and products of few rows leave most of a GPU idle.
 
 namespace {
 
@@ -191,6 +191,33 @@ std::int64_t rows_of_chunk(const LmHead& head) {
   return chunks <= 1 ? rows : round_up(ceil_div(rows, chunks), tile);
 }
 
+/// The weight's gradient, a sum over chunks. Note [Sums in 16 bits]: many chunks are added up in f32, some of them at a time.
+class WeightSum {
+ public:
+  WeightSum(const HeadGradients& gradients, std::int64_t chunks)
+      : whole_(gradients.weight), part_(whole_), last_(chunks - 1), first_write_(gradients.weight_write) {
+    if (!whole_.defined() || !detail::is_narrow(whole_.dtype()) || chunks <= kernels::max_rounded_sums) return;
+    part_ = empty_like(whole_);
+    if (first_write_ == Write::overwrite) zero_(whole_);
+    exact_ = cast(whole_, DType::f32);
+  }
+  /// Where the product of a chunk goes, and how.
+  const Tensor& target() const { return part_; }
+  Write write(std::int64_t chunk) const {
+    if (!exact_.defined()) return chunk == 0 ? first_write_ : Write::accumulate;
+    return chunk % kernels::max_rounded_sums == 0 ? Write::overwrite : Write::accumulate;
+  }
+  void end(std::int64_t chunk) {
+    if (!exact_.defined() || (chunk != last_ && (chunk + 1) % kernels::max_rounded_sums != 0)) return;
+    on(whole_.device(), [&](auto dev) { kernels::add_rounded(dev, part_.view(), exact_.view(), whole_.view()); });
+  }
+
+ private:
+  Tensor whole_, part_, exact_;
+  std::int64_t last_;
+  Write first_write_;
+};
+
 /// Writes losses (N), and the gradients of their sum, each loss weighted by its factor in g, (N) of any stride, or all 1 if g has no data.
 void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients,
                            std::int64_t chunk_rows) {
@@ -201,11 +228,13 @@ void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View&
   if (count == 0) return;
   const Tensor buffer = make_logits(head, std::min(step, count));
   const std::vector<Range> classes = ranges(head);
+  const std::int64_t chunks = ceil_div(count, step);
   Tensor bias_parts;  // the column sums of each chunk
-  if (gradients.bias.defined()) bias_parts = empty({ceil_div(count, step), head.classes()}, buffer.dtype(), buffer.device());
+  if (gradients.bias.defined()) bias_parts = empty({chunks, head.classes()}, buffer.dtype(), buffer.device());
+  WeightSum weight_sum(gradients, chunks);
   on(head.rows.device(), [&](auto dev) {
     for (std::int64_t first = 0; first < count; first += step) {
-      const std::int64_t n = std::min(step, count - first);
+      const std::int64_t n = std::min(step, count - first), chunk = first / step;
       const auto part = [&](const Tensor& x) { return slice(x, 0, first, first + n); };
       const Tensor x = part(head.rows), logits = slice(buffer, 0, 0, n);
       for (const Range& some : classes) {
@@ -231,11 +260,12 @@ void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View&
           kernels::matmul(dev, y.view(), slice(head.weight, 0, some.begin, some.end).view(), part(gradients.rows).view(), 1,
                           some.begin == 0 ? Write::overwrite : Write::accumulate);
         if (gradients.weight.defined())
-          kernels::matmul(dev, transpose(y, 0, 1).view(), x.view(), slice(gradients.weight, 0, some.begin, some.end).view(), 1,
-                          first == 0 ? gradients.weight_write : Write::accumulate);
+          kernels::matmul(dev, transpose(y, 0, 1).view(), x.view(), slice(weight_sum.target(), 0, some.begin, some.end).view(), 1,
+                          weight_sum.write(chunk));
       }
+      weight_sum.end(chunk);
       if (!gradients.bias.defined()) continue;
-      kernels::reduce(dev, kernels::Reduce::sum, logits.view(), slice(bias_parts, 0, first / step, first / step + 1).view(), 1);
+      kernels::reduce(dev, kernels::Reduce::sum, logits.view(), slice(bias_parts, 0, chunk, chunk + 1).view(), 1);
     }
     if (gradients.bias.defined()) kernels::reduce(dev, kernels::Reduce::sum, bias_parts.view(), unsqueeze(gradients.bias, 0).view(), 1);
   });

@@ -6,8 +6,8 @@
 #include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
-// Copy, cast, fill, arange and triangle. Copies between equal dtypes move bits. A copy whose two sides are contiguous along different
-// dimensions is a tiled transpose through shared memory, so that reads and writes are both coalesced.
+// Copy, cast, fill, sums in 16 bits, arange and triangle. Copies between equal dtypes move bits. A copy whose two sides are contiguous
+// along different dimensions is a tiled transpose through shared memory, so that reads and writes are both coalesced.
 namespace tern::kernels {
 
 namespace {
@@ -99,7 +99,38 @@ __global__ void __launch_bounds__(block_size)
   y[offsets[0]] = keep ? x[offsets[1]] : Bits(0);
 }
 
+template <class T, int width>
+__global__ void __launch_bounds__(block_size) add_rounded_elements(const T* x, float* sum, T* y, std::int64_t vectors) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
+  if (i >= vectors) return;
+  const auto added = read_vector<width>(x + i * width);
+  auto exact = read_vector<width>(sum + i * width);
+  auto before = read_vector<width>(y + i * width);
+#pragma unroll
+  for (int k = 0; k < width; ++k) {
+    const bool is_sum = convert<T>(exact.values[k]).bits == before.values[k].bits;
+    exact.values[k] = (is_sum ? exact.values[k] : widen(before.values[k])) + widen(added.values[k]);
+    before.values[k] = convert<T>(exact.values[k]);
+  }
+  write_vector(sum + i * width, exact);
+  write_vector(y + i * width, before);
+}
+
 }  // namespace
+
+void add_rounded(Cuda, const View& x, const View& sum, const View& y) {
+  const std::int64_t count = y.numel();
+  if (count == 0) return;
+  constexpr int width = 4;
+  const bool is_wide = count % width == 0 && is_aligned(x.data, 8) && is_aligned(sum.data, 16) && is_aligned(y.data, 8);
+  dispatch_halves(y.dtype, [&]<class T>() {
+    const auto run = [&](auto kernel, std::int64_t vectors) {
+      launch(kernel, blocks_for(vectors), block_size, 0, y.stream, x.as<const T>(), sum.as<float>(), y.as<T>(), vectors);
+    };
+    if (is_wide) run(add_rounded_elements<T, width>, count / width);
+    else run(add_rounded_elements<T, 1>, count);
+  });
+}
 
 void copy(Cuda, const View& x, const View& y) {
   if (y.numel() == 0) return;

@@ -101,6 +101,26 @@ void copy(Cpu, const View& x, const View& y) {
   else dispatch_all(x.dtype, [&]<class S>() { copy_converted<S>(x, y); });
 }
 
+void add_rounded(Cpu, const View& x, const View& sum, const View& y) {
+  const auto add = [&]<class S>() {
+    parallel(y.numel(), stream_grain, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) float added[chunk], before[chunk];
+      alignas(64) S rounded[chunk];
+      for (std::int64_t first = begin; first < end; first += chunk) {
+        const std::int64_t n = std::min(chunk, end - first);
+        S* const to = y.as<S>() + first;
+        float* const exact = sum.as<float>() + first;
+        convert_run(x.as<const S>() + first, added, n);
+        convert_run(to, before, n);
+        convert_run(exact, rounded, n);
+        for (std::int64_t i = 0; i < n; ++i) exact[i] = (rounded[i].bits == to[i].bits ? exact[i] : before[i]) + added[i];
+        convert_run(exact, to, n);
+      }
+    });
+  };
+  y.dtype == DType::f16 ? add.operator()<f16>() : add.operator()<bf16>();
+}
+
 void fill(Cpu, const View& y, double value) {
   const auto loop = make_loop<1>(y.shape, {&y.strides});
   dispatch_all(y.dtype, [&]<class T>() {

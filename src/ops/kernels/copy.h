@@ -7,6 +7,13 @@ namespace tern::kernels {
 void copy(Cpu, const View& x, const View& y);
 void copy(Cuda, const View& x, const View& y);
 
+/// Note [Sums in 16 bits]: y, of a 16-bit dtype, is a running sum, whose exact form `sum` is in f32: sum += x, and y = sum rounded. Where y
+/// is not sum rounded, because others wrote to it, the sum goes on from y. One shape, everything contiguous; x has y's dtype.
+void add_rounded(Cpu, const View& x, const View& sum, const View& y);
+void add_rounded(Cuda, const View& x, const View& sum, const View& y);
+/// Additions to a 16-bit sum that may round to 16 bits each; longer sums use add_rounded.
+inline constexpr int max_rounded_sums = 8;
+
 /// Sets every element of y to value.
 void fill(Cpu, const View& y, double value);
 void fill(Cuda, const View& y, double value);
