@@ -51,6 +51,7 @@ def bpe(program, data, vocab, scratch):
     subprocess.run([program, "bpe", str(vocab), scratch / "ours.json", scratch / "ids", *files], check=True)
     same_file = (scratch / "theirs.json").read_bytes() == (scratch / "ours.json").read_bytes()
     reader, total, wrong = Tokenizer.from_file(str(scratch / "theirs.json")), 0, 0
+    reader.encode_special_tokens = True
     with open(scratch / "ids", encoding="utf-8") as ours:
         for encoded, line in zip(reader.encode_batch(lines), ours, strict=True):
             total += len(encoded.ids)

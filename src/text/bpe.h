@@ -23,9 +23,12 @@ struct TrainOptions {
   std::function<void()> on_step = {};       ///< called for each line and merge; what it throws ends the training
 };
 
-/// Options of BPE-dropout (Provilkov et al. 2020): each possible merge is left out of a step of a word's encoding with a probability, so
-/// that a model sees a word in many segmentations. The result is a pure function of the text and these options.
+/// Options of an encoding. BPE-dropout (Provilkov et al. 2020) leaves each possible merge out of a step of a word's encoding with a
+/// probability, so that a model sees a word in many segmentations. The result is a pure function of the text and these options.
 struct EncodeOptions {
+  /// Special tokens that the text spells become their ids, for text of a program's own such as a chat template. Text of users has none:
+  /// by default "<pad>" is five characters (`encode_special_tokens` of Hugging Face's tokenizers).
+  bool special_tokens = false;
   double dropout = 0;       ///< probability that a merge is left out, in [0, 1]
   std::uint64_t seed = 0;   ///< seed of the training
   std::uint64_t epoch = 0;  ///< number of the epoch
@@ -47,13 +50,14 @@ class Tokenizer {
   /// which Hugging Face's library would encode differently.
   static Tokenizer load(const std::string& path);
 
-  /// Added tokens (leftmost, then longest) are split out first. Every input has an encoding: a run of bytes that is not
-  /// UTF-8 is a word of its own and is encoded byte by byte like any other.
+  /// The ids of plain text, none of them special: decode() gives the text back. Added tokens (leftmost, then longest) are split out first.
+  /// Every input has an encoding: a run of bytes that is not UTF-8 is a word of its own and is encoded byte by byte like any other.
   std::vector<std::int32_t> encode(std::string_view text) const;
-  /// Encodes with BPE-dropout: 0 is encode(text), 1 gives one token a byte. Throws std::invalid_argument for a dropout outside [0, 1].
+  /// Encodes with options. A dropout of 1 gives one token a byte. Throws std::invalid_argument for a dropout outside [0, 1].
   std::vector<std::int32_t> encode(std::string_view text, const EncodeOptions& options) const;
 
-  /// Joins the tokens' bytes; each ill-formed UTF-8 subpart becomes U+FFFD. `skip_special` leaves special tokens out.
+  /// Joins the tokens' bytes; each ill-formed UTF-8 subpart becomes U+FFFD. `skip_special` leaves special tokens out, but not those that
+  /// spell a byte, which any text has.
   /// Throws std::invalid_argument for an id outside [0, vocab_size()).
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
 

@@ -92,9 +92,10 @@ class Encoder {
  public:
   Encoder(const BpeModel& model, EncodeScratch& scratch, std::vector<std::int32_t>& out) : model_(model), scratch_(scratch), out_(out) {}
 
-  void encode(std::string_view text) {
+  void encode(std::string_view text, bool has_special) {
     split_words(
-        model_, scratch_.words, text, [&](std::int32_t id) { out_.push_back(id); }, [&](std::string_view word) { encode_word(word); });
+        model_, scratch_.words, text, has_special, [&](std::int32_t id) { out_.push_back(id); },
+        [&](std::string_view word) { encode_word(word); });
   }
 
  private:
@@ -148,31 +149,29 @@ void merge_word(const BpeModel& model, EncodeScratch& scratch, std::string_view 
 
 Tokenizer::Tokenizer(std::shared_ptr<const BpeModel> model) : model_(std::move(model)) {}
 
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
-  require_room(text);
-  std::vector<std::int32_t> ids;
-  ids.reserve(text.size() / 3);
-  // One thread at a time uses the cache; others encode without it rather than wait.
-  if (std::unique_lock lock(model_->scratch_mutex, std::try_to_lock); lock) {
-    Encoder(*model_, model_->scratch, ids).encode(text);
-  } else {
-    EncodeScratch scratch;
-    Encoder(*model_, scratch, ids).encode(text);
-  }
-  return ids;
-}
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const { return encode(text, {}); }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   if (!(options.dropout >= 0 && options.dropout <= 1)) {
     throw std::invalid_argument(fmt::format("[encode] expected a dropout in [0, 1] but got {}", options.dropout));
   }
-  if (options.dropout == 0) return encode(text);
   require_room(text);
   std::vector<std::int32_t> ids;
+  if (options.dropout == 0) {
+    ids.reserve(text.size() / 3);
+    // One thread at a time uses the cache; others encode without it rather than wait.
+    if (std::unique_lock lock(model_->scratch_mutex, std::try_to_lock); lock) {
+      Encoder(*model_, model_->scratch, ids).encode(text, options.special_tokens);
+    } else {
+      EncodeScratch scratch;
+      Encoder(*model_, scratch, ids).encode(text, options.special_tokens);
+    }
+    return ids;
+  }
   EncodeScratch scratch;
   MergeDropout dropout(options.dropout, options.seed, options.epoch, options.line);
   const auto on_word = [&](std::string_view word) { merge_word(*model_, scratch, word, &dropout, ids); };
-  split_words(*model_, scratch.words, text, [&](std::int32_t id) { ids.push_back(id); }, on_word);
+  split_words(*model_, scratch.words, text, options.special_tokens, [&](std::int32_t id) { ids.push_back(id); }, on_word);
   return ids;
 }
 
@@ -180,7 +179,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   std::string bytes;
   for (const std::int32_t id : ids) {
     const std::size_t i = checked(*model_, id, "decode");
-    if (!(skip_special && model_->special[i])) bytes += model_->bytes_of(i);
+    if (!(skip_special && model_->is_control(i))) bytes += model_->bytes_of(i);
   }
   return utf8_lossy(bytes);
 }

@@ -141,6 +141,11 @@ void BpeModel::finish() {
     if (found == ids.end()) throw std::invalid_argument(fmt::format("expected a token for byte {} but got none", byte));
     byte_ids[byte] = found->second;
   }
+  special.assign(tokens.size(), false);
+  for (const AddedToken& token : added) {
+    special[static_cast<std::size_t>(token.id)] = token.special;
+    (token.normalized ? second_pass : first_pass).add(token);
+  }
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const PairKey pair = merges[rank];
     const std::string& left = tokens[static_cast<std::size_t>(left_of(pair))];
@@ -148,6 +153,8 @@ void BpeModel::finish() {
     if (merged == ids.end() || static_cast<std::size_t>(merged->second) >= model_tokens) {
       throw std::invalid_argument(fmt::format("expected the result of merge {} in the vocabulary but got none", rank));
     }
+    // Text that spells a special token is not merged into it. (Where special tokens are split out, no such text is left.)
+    if (special[static_cast<std::size_t>(merged->second)]) continue;
     rules[pair] = {static_cast<std::uint32_t>(rank), merged->second};
   }
   byte_begins.reserve(tokens.size() + 1);
@@ -156,11 +163,6 @@ void BpeModel::finish() {
     token_bytes += bytes_of_token(token);
   }
   byte_begins.push_back(static_cast<std::uint32_t>(token_bytes.size()));
-  special.assign(tokens.size(), false);
-  for (const AddedToken& token : added) {
-    special[static_cast<std::size_t>(token.id)] = token.special;
-    (token.normalized ? second_pass : first_pass).add(token);
-  }
   first_pass.finish();
   second_pass.finish();
 }

@@ -110,7 +110,12 @@ struct BpeModel {
   std::string_view bytes_of(std::size_t id) const {
     return std::string_view(token_bytes).substr(byte_begins[id], byte_begins[id + 1] - byte_begins[id]);
   }
-  std::vector<bool> special;
+  std::vector<bool> special;  // by id
+  // True for a special token that text never has.
+  bool is_control(std::size_t id) const {
+    const std::string_view bytes = bytes_of(id);
+    return special[id] && !(bytes.size() == 1 && byte_ids[static_cast<std::uint8_t>(bytes[0])] == static_cast<std::int32_t>(id));
+  }
   AddedMatcher first_pass, second_pass;
 
   mutable std::mutex scratch_mutex;
@@ -136,13 +141,15 @@ class MergeDropout {
   Random random_;
 };
 
-// Splits text at the added tokens, and the text between them into words, in order.
+// Splits text at the added tokens, and the text between them into words, in order. Special tokens are text unless `has_special`.
 template <class OnToken, class OnWord>
-void split_words(const BpeModel& model, PreTokenizer& words, std::string_view text, OnToken&& on_token, OnWord&& on_word) {
+void split_words(const BpeModel& model, PreTokenizer& words, std::string_view text, bool has_special, OnToken&& on_token,
+                 OnWord&& on_word) {
   const auto split = [&](const AddedMatcher& matcher, std::string_view part, auto&& between) {
     std::size_t from = 0;
     if (!matcher.empty()) {
       for (const AddedMatcher::Match& match : matcher.find(part)) {
+        if (!has_special && model.special[static_cast<std::size_t>(match.id)]) continue;
         if (match.begin > from) between(part.substr(from, match.begin - from));
         on_token(match.id);
         from = match.begin + match.size;

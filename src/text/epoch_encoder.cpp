@@ -27,7 +27,7 @@ EpochEncoder::EpochEncoder(const Tokenizer& tokenizer, std::span<const std::stri
       }
       pieces_.push_back(found->second);
     };
-    split_words(model, scratch.words, line, [&](std::int32_t id) { pieces_.push_back(~std::int64_t{id}); }, on_word);
+    split_words(model, scratch.words, line, false, [&](std::int32_t id) { pieces_.push_back(~std::int64_t{id}); }, on_word);
   }
   line_begins_.push_back(pieces_.size());
   byte_begins_.push_back(bytes_.size());

@@ -16,6 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return Tokenizer::train(lines, options);
   }();
   const std::string_view text = tern::fuzz::text_of(data, size);
-  tern::fuzz::require(tokenizer.decode(tokenizer.encode(text), false) == utf8_lossy(text), "decoding gives the text back");
+  const std::string whole = utf8_lossy(text);
+  tern::fuzz::require(tokenizer.decode(tokenizer.encode(text)) == whole, "decoding gives the text back");
+  tern::fuzz::require(tokenizer.decode(tokenizer.encode(text, {.special_tokens = true}), false) == whole, "and with special tokens");
   return 0;
 }

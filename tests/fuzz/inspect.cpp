@@ -31,7 +31,7 @@ static Json tokenizer(const std::string& path, const Json& texts) {
   const auto read = tern::text::Tokenizer::load(path);
   Json result = Json::array();
   for (const Json& text : texts) {
-    const std::vector<std::int32_t> ids = read.encode(text.get_ref<const std::string&>());
+    const std::vector<std::int32_t> ids = read.encode(text.get_ref<const std::string&>(), {.special_tokens = true});
     result.push_back({ids, read.decode(ids, false), read.decode(ids, true)});
   }
   return {{"ok", result}};

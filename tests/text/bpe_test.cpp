@@ -5,6 +5,7 @@
 
 #include "catch.h"
 #include "support.h"
+#include "text/epoch_encoder.h"
 #include "text/unicode.h"
 
 using namespace tern::text;
@@ -78,12 +79,14 @@ TEST_CASE("encoding and decoding give Hugging Face's ids and text", "[text]") {
   for (int round = 0; round < 2; ++round) {  // the second time from the word cache
     for (const Json& item : expected()["encode"]) {
       const std::string text = item[0].get<std::string>();
-      const Ids ids = reference().encode(text);
+      const Ids ids = reference().encode(text, {.special_tokens = true}), plain = reference().encode(text);
       INFO(item.dump());
       CHECK(ids == item[1].get<Ids>());
       CHECK(reference().decode(ids) == item[2].get<std::string>());
       CHECK(reference().decode(ids, false) == item[3].get<std::string>());
       CHECK(reference().decode(ids, false) == text);
+      CHECK(plain == item[4].get<Ids>());
+      CHECK(reference().decode(plain) == text);
     }
   }
 }
@@ -98,7 +101,7 @@ TEST_CASE("lines of 10,000 characters encode as Hugging Face's do", "[text]") {
   for (const Json& item : expected()["long"]) {
     std::string text;
     for (std::size_t i = 0; i < item["count"].get<std::size_t>(); ++i) text += item["unit"].get<std::string>();
-    const Ids ids = reference().encode(text);
+    const Ids ids = reference().encode(text, {.special_tokens = true});
     INFO(item.dump());
     CHECK(ids.size() == item["size"].get<std::size_t>());
     CHECK(std::to_string(id_hash(ids)) == item["hash"].get<std::string>());
@@ -128,10 +131,39 @@ TEST_CASE("added tokens are found as Hugging Face finds them", "[text]") {
   CHECK((again.to_json() == tokenizer.to_json()));
   for (const Json& item : expected()["added"]) {
     INFO(item.dump());
-    const Ids ids = tokenizer.encode(item[0].get<std::string>());
+    const Ids ids = tokenizer.encode(item[0].get<std::string>(), {.special_tokens = true});
     CHECK(ids == item[1].get<Ids>());
     CHECK(tokenizer.decode(ids) == item[2].get<std::string>());
-    CHECK(again.encode(item[0].get<std::string>()) == ids);
+    CHECK(again.encode(item[0].get<std::string>(), {.special_tokens = true}) == ids);
+    CHECK(tokenizer.encode(item[3].get<std::string>()) == item[4].get<Ids>());
+    for (const auto& text : {item[0].get<std::string>(), item[3].get<std::string>()}) {
+      CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
+      CHECK(tokenizer.decode(tokenizer.encode(text, {.dropout = 0.3})) == text);
+    }
+  }
+}
+
+TEST_CASE("text that spells a special token is text", "[text]") {
+  TrainOptions options;
+  options.vocab_size = 400;
+  // Merges and bytes spell the last four.
+  options.special_tokens = {"<pad>", "<eos_de>", "ab", "the", "a", "\xC3\xA9"};
+  const std::vector<std::string> lines = {"the ab the ab there abba the ab <pad> <pad> <eos_de> <eos_de> caf\xC3\xA9 caf\xC3\xA9"};
+  const Tokenizer trained = Tokenizer::train(lines, options);
+  for (const Tokenizer& tokenizer : {trained, Tokenizer::from_json(trained.to_json(), "t.json")}) {
+    for (const std::string text :
+         {"use <pad> here", "<pad>", "<eos_de>", "<pad><pad>", "the ab", "there abba", "a\xC3\xA9", lines[0].c_str()}) {
+      INFO(text);
+      const Ids ids = tokenizer.encode(text), dropped = tokenizer.encode(text, {.dropout = 0.5, .seed = 3});
+      CHECK(tokenizer.decode(ids) == text);
+      CHECK(tokenizer.decode(dropped) == text);
+      CHECK(tokenizer.decode(EpochEncoder(tokenizer, std::vector{text}, 0.5, 3).encode(0)[0]) == text);
+      for (const std::int32_t id : ids) CHECK(id > 3);
+      for (const std::int32_t id : dropped) CHECK(id > 3);
+    }
+    CHECK(tokenizer.encode("<pad>the", {.special_tokens = true}) == Ids{0, 3});
+    CHECK(tokenizer.encode("<pad>the", {.special_tokens = true, .dropout = 0.5}) == Ids{0, 3});
+    CHECK(tokenizer.decode(Ids{0, 1, 2, 3}) == "");
   }
 }
 

@@ -64,7 +64,8 @@ TEST_CASE("Without dropout an encoding is the plain one, and with all of it one 
   for (const std::string& line : sentences()) {
     INFO(line);
     CHECK(tokenizer.encode(line, {.seed = 3, .epoch = 1}) == tokenizer.encode(line));
-    const Ids bytes = tokenizer.encode(line, {.dropout = 1, .seed = 3});
+    CHECK(tokenizer.encode(line, {.dropout = 1, .seed = 3}).size() == line.size());
+    const Ids bytes = tokenizer.encode(line, {.special_tokens = true, .dropout = 1, .seed = 3});
     std::size_t ends = 0;
     for (std::size_t at = line.find("<end>"); at != std::string::npos; at = line.find("<end>", at + 1)) ++ends;
     CHECK(bytes.size() == line.size() - 4 * ends);
