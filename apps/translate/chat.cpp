@@ -8,6 +8,7 @@
 #include "io/atomic_file.h"
 #include "text/line_reader.h"
 #include "text/printable.h"
+#include "text/unicode.h"
 #include "translate/attention_picture.h"
 
 namespace tern::translate {
@@ -43,8 +44,8 @@ void chat(const ChatOptions& options) {
   while (true) {
     if (is_terminal) apps::say("{}> ", first.options.src);
     if (!reader.next(line, report)) break;
+    if (text::is_blank(line)) continue;
     const std::size_t begin = line.find_first_not_of(' ');
-    if (begin == std::string::npos) continue;
     line = line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
     if (line.front() != ':') {
       last = line;

@@ -4,15 +4,20 @@
 #include <utility>
 
 #include "backend/device.h"
+#include "text/unicode.h"
 
 namespace tern::translate {
+
+std::vector<std::int32_t> line_tokens(const text::Tokenizer& tokenizer, const std::string& line) {
+  return text::is_blank(line) ? std::vector<std::int32_t>{} : tokenizer.encode(line);
+}
 
 std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus,
                                   const std::function<void()>& on_step) {
   std::vector<text::Example> examples(corpus.size());
   for (std::size_t i = 0; i < corpus.size(); ++i) {
     on_step();
-    examples[i] = {tokenizer.encode(corpus.src[i]), tokenizer.encode(corpus.tgt[i])};
+    examples[i] = {line_tokens(tokenizer, corpus.src[i]), line_tokens(tokenizer, corpus.tgt[i])};
   }
   return examples;
 }

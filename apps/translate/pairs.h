@@ -12,6 +12,9 @@
 
 namespace tern::translate {
 
+/// The tokens of a line; none for a line that shows nothing (text::is_blank), from which a model would make something up.
+std::vector<std::int32_t> line_tokens(const text::Tokenizer& tokenizer, const std::string& line);
+
 /// Encodes all pairs of a corpus. Calls `on_step` between them, and passes on its exceptions.
 std::vector<text::Example> encode(const text::Tokenizer& tokenizer, const text::ParallelCorpus& corpus,
                                   const std::function<void()>& on_step);

@@ -12,6 +12,7 @@
 #include "ops/reduce.h"
 #include "text/corpus.h"
 #include "translate/decode.h"
+#include "translate/pairs.h"
 
 namespace tern::translate {
 
@@ -80,7 +81,7 @@ void score_pairs(const ScorePairsOptions& options) {
     bool is_source_cut = false, is_target_cut = false;
     Pair pair{translator.source_tokens(sources[i], room, is_source_cut), {}};
     if (pair.source.empty()) pair.source = {translator.eos_src()};
-    for (std::int32_t id : translator.tokenizer.encode(targets[i])) pair.target.push_back(id);
+    for (std::int32_t id : line_tokens(translator.tokenizer, targets[i])) pair.target.push_back(id);
     pair.target.push_back(translator.eos_tgt());
     // The maximum length of a target: a decoder-only LM reads source and target without the last token.
     const std::size_t most = static_cast<std::size_t>(translator.options.length) - (translator.model.lm ? pair.source.size() : 0);

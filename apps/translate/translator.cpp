@@ -12,11 +12,12 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "text/printable.h"
+#include "translate/pairs.h"
 
 namespace tern::translate {
 
 nn::TokenIds Translator::source_tokens(const std::string& line, std::int64_t room, bool& is_cut) const {
-  std::vector<std::int32_t> ids = tokenizer.encode(line);
+  std::vector<std::int32_t> ids = line_tokens(tokenizer, line);
   if (ids.empty()) return {};
   is_cut = ids.size() > static_cast<std::size_t>(room);
   if (is_cut) ids.resize(static_cast<std::size_t>(room));

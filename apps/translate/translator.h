@@ -27,7 +27,8 @@ struct Translator {
 
   /// Maximum tokens of a source, so that its end token fits as well, and for a decoder-only LM one token of the target.
   std::int64_t source_room() const { return options.length - (model.lm ? 2 : 1); }
-  /// The tokens of a source and its end token; none for an empty line. Sets `is_cut` if the source has more than `room` tokens, and is cut.
+  /// The tokens of a source and its end token; none for a line that shows nothing. Sets `is_cut` if the source has more than `room` tokens,
+  /// and is cut.
   nn::TokenIds source_tokens(const std::string& line, std::int64_t room, bool& is_cut) const;
   /// The text of a translation. Control characters become spaces, and leading spaces are removed.
   std::string text_of(const nn::TokenIds& tokens) const;
@@ -48,9 +49,9 @@ struct Translation {
   std::size_t tokens = 0;  ///< without the end token
 };
 
-/// Translations of each line, at least one, the best first; an empty line gives an empty one. Several models are an ensemble (nn::ensemble)
-/// and need the same tokenizer and languages. Lines are cut to the source_room() of all models; `truncated` counts these. options.eos is
-/// ignored.
+/// Translations of each line, at least one, the best first; a line that shows nothing gives an empty one. Several models are an ensemble
+/// (nn::ensemble) and need the same tokenizer and languages. Lines are cut to the source_room() of all models; `truncated` counts these.
+/// options.eos is ignored.
 std::vector<std::vector<Translation>> translate(std::span<const Translator> models, std::span<const std::string> lines,
                                                 nn::GenerateOptions options, std::size_t batch_size, std::size_t* truncated = nullptr);
 

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 #include "text/data_error.h"
 #include "text/line_reader.h"
@@ -48,11 +50,27 @@ std::set<std::string> splits_of(const std::vector<std::string>& files, std::stri
   return splits;
 }
 
+// The splits that have a table, by name, with its file: "train.en-de.tsv" for the split "train" of these two languages. The file's name has
+// the languages in the order of its columns.
+std::map<std::string, std::string> tables_of(const std::vector<std::string>& files, std::string_view src, std::string_view tgt) {
+  std::map<std::string, std::string> tables;
+  for (const std::string& file : files) {
+    for (const std::string& columns : {fmt::format("{}-{}.tsv", src, tgt), fmt::format("{}-{}.tsv", tgt, src)}) {
+      std::string split = split_of(file, columns);
+      if (split.empty()) continue;
+      const auto [found, is_new] = tables.emplace(std::move(split), file);
+      if (!is_new) throw DataError(fmt::format("expected either {} or {} but got both", found->second, file));
+    }
+  }
+  return tables;
+}
+
 // The name in the directory of the split that the user named, e.g. "val" for "valid".
 std::string resolve(const std::string& dir, const std::vector<std::string>& files, std::string_view split, std::string_view src,
                     std::string_view tgt) {
   std::set<std::string> names = splits_of(files, src);
   names.merge(splits_of(files, tgt));
+  for (const auto& [name, file] : tables_of(files, src, tgt)) names.insert(name);
   std::vector<std::string> found;
   for (const std::string& name : names) {
     const bool is_alias = (split == "valid" && name == "val") || (split == "test" && name.starts_with("test"));
@@ -148,10 +166,11 @@ ReadOptions ReadOptions::beside(const CorpusReport& held) const noexcept {
   return rest;
 }
 
-std::vector<std::string> read_lines(const std::string& file, const ReadOptions& options, CorpusReport* report) {
+// Calls f(line) for each line of a file.
+template <class F>
+static void for_each_line(const std::string& file, const ReadOptions& options, CorpusReport* report, F&& f) {
   CorpusReport found;
   LineReader reader(file, report ? options.beside(*report) : options);
-  std::vector<std::string> lines;
   for (std::string line; reader.next(line, found);) {
     constexpr std::uint64_t free = std::uint64_t{64} << 20;
     if (found.memory() > free && found.memory() - free > options.max_memory_ratio * (found.bytes + found.lines))
@@ -159,11 +178,31 @@ std::vector<std::string> read_lines(const std::string& file, const ReadOptions& 
           fmt::format("{}:{}: expected lines that take at most {} times the memory of their text (max_memory_ratio) but got more; "
                       "leave empty lines out",
                       file, found.lines, options.max_memory_ratio));
-    lines.push_back(line);
+    f(line);
   }
   found.files = 1;
   if (report) report->merge(found);
+}
+
+std::vector<std::string> read_lines(const std::string& file, const ReadOptions& options, CorpusReport* report) {
+  std::vector<std::string> lines;
+  for_each_line(file, options, report, [&](const std::string& line) { lines.push_back(line); });
   return lines;
+}
+
+// Reads the first two columns of a table; `is_swapped` if the target's is the first. Further columns, such as the attribution of
+// Tatoeba's sentences, are left out.
+static void read_table(ParallelCorpus& corpus, bool is_swapped, const ReadOptions& options) {
+  const std::string& file = corpus.src_file;
+  for_each_line(file, options, &corpus.report, [&](const std::string& line) {
+    const std::size_t end = std::min(line.find('\t'), line.size()), next = std::min(end + 1, line.size());
+    if (end == line.size() && !is_blank(line))
+      throw DataError(fmt::format("{}:{}: expected two columns with a tab between them but got one", file, corpus.src.size() + 1));
+    std::string first = line.substr(0, end), second = line.substr(next, line.find('\t', next) - next);
+    if (is_swapped) std::swap(first, second);
+    corpus.src.push_back(std::move(first));
+    corpus.tgt.push_back(std::move(second));
+  });
 }
 
 ParallelCorpus read_pairs(const std::string& dir, std::string_view split, std::string_view src, std::string_view tgt,
@@ -174,10 +213,20 @@ ParallelCorpus read_pairs(const std::string& dir, std::string_view split, std::s
   const std::vector<std::string> files = file_names(dir);
   const std::string name = resolve(dir, files, split, src, tgt);
   ParallelCorpus corpus;
-  corpus.src_file = side(dir, files, name, src);
-  corpus.tgt_file = side(dir, files, name, tgt);
-  corpus.src = read_lines(corpus.src_file, options, &corpus.report);
-  corpus.tgt = read_lines(corpus.tgt_file, options, &corpus.report);
+  const std::map<std::string, std::string> tables = tables_of(files, src, tgt);
+  if (const auto table = tables.find(name); table != tables.end()) {
+    for (const auto language : {src, tgt}) {
+      if (splits_of(files, language).contains(name))
+        throw DataError(fmt::format("{}: expected either {} or {}.{} but got both", dir, table->second, name, language));
+    }
+    corpus.src_file = corpus.tgt_file = fs::path(dir) / table->second;
+    read_table(corpus, table->second.find(fmt::format(".{}-{}.tsv", src, tgt)) == std::string::npos, options);
+  } else {
+    corpus.src_file = side(dir, files, name, src);
+    corpus.tgt_file = side(dir, files, name, tgt);
+    corpus.src = read_lines(corpus.src_file, options, &corpus.report);
+    corpus.tgt = read_lines(corpus.tgt_file, options, &corpus.report);
+  }
   for (const auto* one : {&corpus.src, &corpus.tgt}) {
     if (!one->empty()) continue;
     throw DataError(
@@ -189,9 +238,9 @@ ParallelCorpus read_pairs(const std::string& dir, std::string_view split, std::s
   }
   if (split != "train") return corpus;
   drop_pairs(corpus, [&](std::size_t i) {
-    const bool src_empty = strip_right(corpus.src[i]).empty();
-    if (!src_empty && !strip_right(corpus.tgt[i]).empty()) return false;
-    corpus.report.skipped_pairs.note(src_empty ? corpus.src_file : corpus.tgt_file, i + 1);
+    const bool is_src_blank = is_blank(corpus.src[i]);
+    if (!is_src_blank && !is_blank(corpus.tgt[i])) return false;
+    corpus.report.skipped_pairs.note(is_src_blank ? corpus.src_file : corpus.tgt_file, i + 1);
     return true;
   });
   if (corpus.size() == 0) {
@@ -203,9 +252,10 @@ ParallelCorpus read_pairs(const std::string& dir, std::string_view split, std::s
 std::vector<std::string> list_splits(const std::string& dir, std::string_view src, std::string_view tgt) {
   const std::vector<std::string> files = file_names(dir);
   const std::set<std::string> one = splits_of(files, src), other = splits_of(files, tgt);
-  std::vector<std::string> both;
-  std::set_intersection(one.begin(), one.end(), other.begin(), other.end(), std::back_inserter(both));
-  return both;
+  std::set<std::string> both;
+  std::set_intersection(one.begin(), one.end(), other.begin(), other.end(), std::inserter(both, both.end()));
+  for (const auto& [name, file] : tables_of(files, src, tgt)) both.insert(name);
+  return {both.begin(), both.end()};
 }
 
 std::size_t count_words(std::string_view line) noexcept {

@@ -45,8 +45,8 @@ struct CorpusReport {
   std::uint64_t memory() const noexcept { return bytes + 32 * lines; }
   Occurrence crlf;              ///< lines that ended in CR LF: the CR was dropped
   Occurrence byte_order_marks;  ///< a mark at the start of a file: dropped
-  Occurrence empty;             ///< lines with nothing but white space
-  Occurrence skipped_pairs;     ///< pairs left out because a side was empty
+  Occurrence empty;             ///< lines that show nothing: without characters, or with white space and characters without width alone
+  Occurrence skipped_pairs;     ///< pairs left out because a side showed nothing
   /// Adds the counts of another report, whose files were read later.
   void merge(const CorpusReport& other);
   /// One line, e.g. "2 files, 58000 lines, 3.9 MB; 2 CRLF (first train.de:7); 1 empty (first train.en:9)".
@@ -63,17 +63,18 @@ std::vector<std::string> read_lines(const std::string& file, const ReadOptions& 
 struct ParallelCorpus {
   std::vector<std::string> src;                             ///< a sentence each
   std::vector<std::string> tgt;                             ///< as many
-  std::string src_file;                                     ///< path of the file, for messages
+  std::string src_file;                                     ///< path of the file, for messages; that of a table is the same for both
   std::string tgt_file;                                     ///< path of the file, for messages
   CorpusReport report;                                      ///< of both files
   std::size_t size() const noexcept { return src.size(); }  ///< pairs
 };
 
-/// Reads the two sides of one split of a data directory: SPLIT.LANGUAGE or SPLIT.LANGUAGE.gz. The split "valid" may
-/// also be called "val"; "test" stands for the only split whose name begins with "test". A pair with an empty side is
+/// Reads the two sides of one split of a data directory: SPLIT.LANGUAGE or SPLIT.LANGUAGE.gz, or the first two columns of a table,
+/// SPLIT.en-de.tsv or SPLIT.en-de.tsv.gz, whose name has the languages in the order of the columns. The split "valid" may
+/// also be called "val"; "test" stands for the only split whose name begins with "test". A pair with a side that shows nothing is
 /// skipped and counted in the split "train" and kept in any other, so that test sets keep their line numbers.
 /// Throws DataError as read_lines does, for a missing or an empty file (the message lists what the directory has), for
-/// both plain and .gz present, and for line counts that differ (both files, both counts).
+/// both plain and .gz present, for a line of a table without a tab, and for line counts that differ (both files, both counts).
 ParallelCorpus read_pairs(const std::string& dir, std::string_view split, std::string_view src, std::string_view tgt,
                           const ReadOptions& options = {});
 

@@ -27,6 +27,8 @@ class LineReader::Bytes {
     if (file.extension() == ".gz" && !gzip_) {
       throw DataError(fmt::format("{}: expected gzip data but got {}", name_, in_.empty() ? "an empty file" : "none"));
     }
+    if (in_.starts_with("PK\x03\x04"))
+      throw DataError(fmt::format("{}: expected text or gzip data but got {}: unpack it", name_, foreign_kind(in_)));
     if (gzip_) start_member();
   }
   ~Bytes() {
@@ -192,7 +194,7 @@ void LineReader::check(std::string& line, bool ended, CorpusReport& report) {
     throw DataError(fmt::format("{}:{}: expected lines that fit in the {} bytes of memory left for them (max_memory_bytes) but got more",
                                 name_, line_number_, options_.max_memory_bytes));
   }
-  if (strip_right(line).empty()) report.empty.note(name_, line_number_);
+  if (is_blank(line)) report.empty.note(name_, line_number_);
 }
 
 }  // namespace tern::text

@@ -1,6 +1,8 @@
 #include "text/unicode.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace tern::text {
 namespace {
@@ -112,6 +114,26 @@ std::u32string to_code_points(std::string_view text) {
 bool is_python_space(char32_t c) noexcept {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool is_blank(std::string_view text) noexcept {
+  struct Range {
+    char32_t first, last;
+  };
+  // Control characters, U+2800, and the property Default_Ignorable_Code_Point of Unicode 16.
+  constexpr Range invisible[] = {{0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},       {0x34F, 0x34F},     {0x61C, 0x61C},
+                                 {0x115F, 0x1160}, {0x17B4, 0x17B5}, {0x180B, 0x180F},   {0x200B, 0x200F},   {0x202A, 0x202E},
+                                 {0x2060, 0x206F}, {0x2800, 0x2800}, {0x3164, 0x3164},   {0xFE00, 0xFE0F},   {0xFEFF, 0xFEFF},
+                                 {0xFFA0, 0xFFA0}, {0xFFF0, 0xFFF8}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0000, 0xE0FFF}};
+  while (!text.empty()) {
+    const Utf8Step step = decode_utf8(text);
+    const char32_t c = step.code_point;
+    const bool shows_nothing =
+        std::any_of(std::begin(invisible), std::end(invisible), [&](const Range& range) { return c >= range.first && c <= range.last; });
+    if (!step.valid || !(shows_nothing || is_python_space(c))) return false;
+    text.remove_prefix(step.size);
+  }
+  return true;
 }
 
 std::string_view strip_right(std::string_view text) noexcept {

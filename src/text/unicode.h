@@ -33,6 +33,10 @@ std::u32string to_code_points(std::string_view text);
 // White space as Python's str.split() sees it: the Unicode property White_Space and the separators U+001C to U+001F.
 bool is_python_space(char32_t c) noexcept;
 
+// True for text that shows nothing: white space (is_python_space), control characters and characters without width, such as U+200B, U+FEFF
+// and the blanks of Braille and Hangul.
+bool is_blank(std::string_view text) noexcept;
+
 // Calls f(std::string_view) for each word of `text`, in order: the runs without white space, as of Python's str.split().
 template <class F>
 void for_each_word(std::string_view text, F&& f) {

@@ -204,6 +204,55 @@ TEST_CASE("pairs are read from a data directory", "[text]") {
   CHECK(has(message_of<DataError>([&] { read_pairs(dir / "nowhere", "train", "de", "en"); }), "nowhere: could not be read"));
 }
 
+TEST_CASE("pairs with a side that shows nothing are left out of training alone", "[text]") {
+  const TempDirectory dir;
+  const std::string blanks = " \n\t\n\xC2\xA0\n\xE3\x80\x80\n\xE2\x80\x8B\n\xEF\xBB\xBF \xEF\xBB\xBF\n", words = "a\nb\nc\nd\ne\nf\n";
+  for (const std::string split : {"train", "valid"}) {
+    spill(dir / (split + ".de"), "x\n" + blanks + words);
+    spill(dir / (split + ".en"), "y\n" + words + blanks);
+  }
+  const ParallelCorpus train = read_pairs(dir.path(), "train", "de", "en");
+  CHECK(train.src == Lines{"x"});
+  CHECK(train.tgt == Lines{"y"});
+  CHECK(train.report.skipped_pairs.count == 12);
+  CHECK(train.report.empty.count == 12);
+  CHECK(read_pairs(dir.path(), "valid", "de", "en").size() == 13);
+}
+
+TEST_CASE("pairs are read from a table, whose name has the languages of its columns", "[text]") {
+  const TempDirectory dir;
+  spill(dir / "train.en-de.tsv",
+        "\xEF\xBB\xBFGo.\tGeh.\tCC-BY 2.0 (France) #2877272\tmore\r\nHi.\tHallo!\n\n \tleer\nRun!\tLauf!\tCC\n\xC2\xA0\n");
+  spill(dir / "val.de-en.tsv.gz", gzip("Ja.\tYes.\nNein.\t\n\tNo.\n"));
+  spill(dir / "test_a.de", "a\n");
+  spill(dir / "test_a.en", "b\n");
+  CHECK(list_splits(dir.path(), "de", "en") == Lines{"test_a", "train", "val"});
+  CHECK(list_splits(dir.path(), "de", "fr").empty());
+  const ParallelCorpus train = read_pairs(dir.path(), "train", "de", "en");
+  CHECK(train.src == Lines{"Geh.", "Hallo!", "Lauf!"});
+  CHECK(train.tgt == Lines{"Go.", "Hi.", "Run!"});
+  CHECK(train.report.skipped_pairs.count == 3);
+  CHECK(train.report.skipped_pairs.line == 3);
+  CHECK(train.report.files == 1);
+  CHECK(read_pairs(dir.path(), "train", "en", "de").src == train.tgt);
+  CHECK(read_pairs(dir.path(), "valid", "de", "en").src == Lines{"Ja.", "Nein.", ""});
+  CHECK(read_pairs(dir.path(), "valid", "en", "de").src == Lines{"Yes.", "", "No."});
+  CHECK(read_pairs(dir.path(), "test", "de", "en").src == Lines{"a"});
+
+  const auto error = [&](const char* split) { return message_of<DataError>([&] { read_pairs(dir.path(), split, "de", "en"); }); };
+  const std::string table = (dir / "bad.en-de.tsv").string();
+  spill(table, "Go.\tGeh.\nHi. Hallo!\n");
+  CHECK(error("bad") == table + ":2: expected two columns with a tab between them but got one");
+  spill(table, "Go.\tGeh.\n\xFF\tx\n");
+  CHECK(error("bad") == table + ":2: expected UTF-8 but got byte 0xFF at byte 1");
+  spill(table, "");
+  CHECK(error("bad") == table + ": expected at least one line but got an empty file");
+  spill(dir / "bad.de", "a\n");
+  CHECK(has(error("bad"), "expected either bad.en-de.tsv or bad.de but got both"));
+  spill(dir / "train.de-en.tsv", "a\tb\n");
+  CHECK(has(error("train"), "expected either train.de-en.tsv or train.en-de.tsv but got both"));
+}
+
 TEST_CASE("words are counted and long pairs dropped", "[text]") {
   CHECK(count_words("") == 0);
   CHECK(count_words(" \t\xE3\x80\x80") == 0);

@@ -57,6 +57,27 @@ TEST_CASE("white space is Python's", "[text]") {
   CHECK(strip_right("x\xA0") == "x\xA0");  // a stray byte is not a space
 }
 
+TEST_CASE("a blank line shows nothing", "[text]") {
+  for (const std::string blank :
+       {"", " ", "   ", "\t", "\r", "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\x8B", "\xEF\xBB\xBF", "\xE2\x81\xA0 \xC2\xAD", "\x1B",
+        "\xE2\xA0\x80", "\xE3\x85\xA4", "\xE1\xA0\x8E", "\xE2\x80\xA8\xC2\x85", "\xF3\xA0\x80\xA0"})
+    CHECK(is_blank(blank));
+  for (const std::string text :
+       {"a", " .", "\xE2\x80\x8B-", "\xE3\x80\x81", "\xF0\x9F\x98\x80", "\xFF", " \xC2", "\xCC\x81", "\xEF\xBF\xBD"})
+    CHECK_FALSE(is_blank(text));
+  // As many as Python's spaces, control characters, U+2800 and the property Default_Ignorable_Code_Point (of the package regex) are.
+  std::size_t blanks = 0;
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string text;
+    append_utf8(text, c);
+    const bool is_one = is_blank(text);
+    blanks += is_one;
+    if (is_python_space(c) && !is_one) FAIL("U+" << std::hex << std::uint32_t(c));
+  }
+  CHECK(blanks == 4259);
+}
+
 namespace {
 
 // Letters that got a lower case after Unicode 15: whether the machine's utf8proc has it is up to its version.
