@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -12,6 +13,8 @@
 #include "models/hugging_face_config.h"
 #include "models/hugging_face_names.h"
 #include "ops/copy.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/context.h"
 
@@ -86,6 +89,22 @@ void check(const io::SafetensorsFiles& files, const std::vector<TensorName>& nam
                                       files.file_of(theirs), quote_name(theirs)));
 }
 
+/// True if the files have a head whose numbers are not those of the token table. Rows are compared in blocks, to bound the memory of casts.
+bool has_own_head(const io::SafetensorsFiles& files, const std::string& table_name) {
+  const auto head = files.tensors().find("lm_head.weight"), table = files.tensors().find(table_name);
+  if (head == files.tensors().end() || table == files.tensors().end()) return false;
+  if (head->second.shape != table->second.shape || head->second.shape.size() != 2 || !is_floating(head->second.dtype) ||
+      !is_floating(table->second.dtype))
+    return true;  // check() says what is wrong
+  const Tensor a = files.read(head->first), b = files.read(table->first);
+  constexpr std::int64_t block = 1024;
+  for (std::int64_t row = 0; row < a.size(0); row += block) {
+    const auto rows = [&](const Tensor& x) { return cast(slice(x, 0, row, std::min(row + block, x.size(0))), DType::f64); };
+    if (sum(ne(rows(a), rows(b))).item<std::int64_t>() > 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceOptions& options) {
@@ -111,10 +130,15 @@ nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceO
   if (static_cast<std::uint64_t>(config.options.layers) > files.tensors().size())
     throw io::FileError(fmt::format("{}: expected tensors of {} layers, by config.json, but there are only {} tensors", files.name(),
                                     config.options.layers, files.tensors().size()));
-  const std::vector<TensorName> names = names_in(files, config);
+  const NoGrad unrecorded;
+  std::vector<TensorName> names = names_in(files, config);
+  // As in transformers, a head that is stored is the model's, whatever config.json says.
+  if (config.options.tied_head && has_own_head(files, names.front().theirs)) {
+    config.options.tied_head = false;
+    names = names_in(files, config);
+  }
   check(files, names, config);
 
-  const NoGrad unrecorded;
   const ScopedValue<Generator> restored(context().generator, context().generator);  // the initialisation draws from it
   nn::DecoderLM model(config.options);
   nn::to(model, options.dtype);

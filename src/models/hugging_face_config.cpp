@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "io/file_error.h"
 #include "text/json_reader.h"
@@ -100,6 +101,12 @@ class Config {
   void refuse(const char* key, const char* reason) const {
     if (has(key)) fail(key, fmt::format("expected null: {},", reason));
   }
+  bool empty() const { return object_.empty(); }
+  /// Fails if a value is an object.
+  void require_flat(const char* reason) const {
+    for (const auto& [key, value] : object_.items())
+      if (value.is_object()) fail(key.c_str(), reason);
+  }
 
  private:
   const Json* find(const char* key) const {
@@ -128,19 +135,26 @@ nn::DecoderLMOptions gpt2_options(const Config& config) {
   o.heads = config.integer("n_head");
   o.ff = config.integer("n_inner", 4 * o.width);
   o.dropout = config.probability("resid_pdrop", 0.1);
+  if (config.probability("embd_pdrop", 0.1) != o.dropout)
+    config.fail("embd_pdrop", fmt::format("expected {}, as \"resid_pdrop\": DecoderLM has one dropout for both,", o.dropout));
   o.attention_dropout = config.probability("attn_pdrop", 0.1);
   o.activation = config.activation("activation_function", "gelu_new");
   o.layer_norm_eps = config.number("layer_norm_epsilon", 1e-5);
   o.positions = nn::Positions::learned;
   o.tied_head = config.flag("tie_word_embeddings", true);
   if (o.width % o.heads != 0) config.fail("n_head", fmt::format("expected a divisor of \"n_embd\", {},", o.width));
+  // transformers' other names for these, which it would let win.
+  const std::pair<const char*, std::int64_t> aliases[] = {
+      {"hidden_size", o.width}, {"max_position_embeddings", o.length}, {"num_attention_heads", o.heads}, {"num_hidden_layers", o.layers}};
+  for (const auto& [alias, value] : aliases) config.require(alias, value, "it is another name of GPT-2's own key");
   return o;
 }
 
-/// Reads the rotary options: "rope_parameters" of transformers 5, or "rope_theta" and "rope_scaling" of earlier versions.
+/// Reads the rotary options: "rope_parameters" of transformers 5, or "rope_theta" and "rope_scaling" of earlier versions. Where a file has
+/// both, those win that win in transformers.
 void read_rope(const Config& config, nn::DecoderLMOptions& o) {
-  const bool is_new = config.has("rope_parameters");
-  const Config rope = config.object(is_new ? "rope_parameters" : "rope_scaling");
+  const Config scaling = config.object("rope_scaling"), rope = scaling.empty() ? config.object("rope_parameters") : scaling;
+  rope.require_flat("expected the same rotary positions in all layers");
   for (const Config* each : {&config, &rope}) each->require("partial_rotary_factor", 1.0, "heads that are rotated in part are not of tern");
   const char* const type_key = rope.has("rope_type") ? "rope_type" : "type";
   const std::string type = rope.text(type_key, "default");
@@ -148,10 +162,11 @@ void read_rope(const Config& config, nn::DecoderLMOptions& o) {
   if (type == "linear") {
     o.rope_scaling.factor = rope.positive("factor");
   } else if (type == "llama3") {
-    o.rope_scaling = {.factor = rope.positive("factor"),
-                      .original_length = rope.integer("original_max_position_embeddings"),
-                      .low_turns = rope.number("low_freq_factor"),
-                      .high_turns = rope.number("high_freq_factor")};
+    o.rope_scaling = {
+        .factor = rope.positive("factor"),
+        .original_length = config.integer("original_max_position_embeddings", rope.integer("original_max_position_embeddings", o.length)),
+        .low_turns = rope.number("low_freq_factor"),
+        .high_turns = rope.number("high_freq_factor")};
     if (o.rope_scaling.low_turns >= o.rope_scaling.high_turns) rope.fail("low_freq_factor", "expected a number below \"high_freq_factor\"");
   } else if (type != "default") {
     rope.fail(type_key, "expected default, linear or llama3, the scalings of rotary positions that tern has,");
@@ -235,6 +250,8 @@ HuggingFaceConfig parse_config(std::string_view json, const std::string& where) 
   const Config config(document, where);
   HuggingFaceConfig result;
   const std::string type = config.text("model_type");
+  config.require("is_causal", true, "DecoderLM's attention is causal");
+  config.refuse("per_layer_config", "layers of DecoderLM have one configuration");
   config.refuse("quantization_config", "load the model that is not quantised, and quantise it by nn::quantize");
   if (type == "gpt2") {
     result.options = gpt2_options(config);

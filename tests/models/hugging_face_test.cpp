@@ -19,6 +19,7 @@
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "ops/rearrange.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "paths.h"
@@ -224,6 +225,69 @@ TEST_CASE("Files and configurations of older versions are read") {
   CHECK_FALSE(parse(llama).tied_head);
 }
 
+TEST_CASE("A key of config.json is obeyed as transformers obeys it, or refused") {
+  const TempDirectory temporary;
+  const NoGrad unrecorded;
+  std::map<std::string, int> count;
+  for (const nlohmann::json& row : nlohmann::json::parse(slurp(directory_of("keys.json")))) {
+    CAPTURE(row.dump());
+    const std::string name = row["model"];
+    copy_fixture(name, temporary / "model", [&](nlohmann::json& config) { config.update(row["change"]); });
+    ++count[row["tern"]];
+    if (row["tern"] == "refused") {
+      check_says(message_of([&] { load_hugging_face(temporary / "model"); }), {temporary / "model", ": "});
+      continue;
+    }
+    const Tensor ids = slice(expected_of(name).at("ids"), 0, 0, 1);
+    const Tensor logits = load_hugging_face(temporary / "model").forward(ids);
+    const auto wanted = row["transformers"].get<std::vector<float>>();
+    const Tensor last = slice(slice(logits, 1, ids.size(1) - 1, ids.size(1)), 2, 0, static_cast<std::int64_t>(wanted.size()));
+    CHECK(largest(reshape(last, {-1}) - Tensor::from(wanted, {static_cast<std::int64_t>(wanted.size())})) < 2e-5);
+  }
+  CHECK(count["obeyed"] == 34);
+  CHECK(count["refused"] == 35);
+}
+
+TEST_CASE("A stored head that differs from the token table is the model's, whatever config.json says") {
+  const TempDirectory temporary;
+  const NoGrad unrecorded;
+  for (const std::string name : {"gpt2", "llama", "llama_tied", "llama_sharded"}) {
+    CAPTURE(name);
+    const std::string table = name == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight";
+    const auto load = [&](const std::string& directory, bool tied, const std::function<void(std::map<std::string, Tensor>&)>& edit) {
+      copy_fixture(name, temporary / directory, [&](nlohmann::json& config) { config["tie_word_embeddings"] = tied; }, edit);
+      return load_hugging_face(temporary / directory);
+    };
+    const auto own = [&](std::map<std::string, Tensor>& tensors) { tensors["lm_head.weight"] = flip(tensors.at(table), {0}).clone(); };
+    const nn::DecoderLM kept = load("kept", true, own), untied = load("untied", false, own);
+    CHECK_FALSE(kept.options.tied_head);
+    const Tensor ids = expected_of(name).at("ids");
+    CHECK(are_equal(kept.forward(ids), untied.forward(ids)));
+    // A single number of the last row is enough.
+    const nn::DecoderLM close = load("close", true, [&](std::map<std::string, Tensor>& tensors) {
+      tensors["lm_head.weight"] = tensors.at(table).clone();
+      slice(slice(tensors["lm_head.weight"], 0, 95, 96), 1, 31, 32).fill_(3);
+    });
+    CHECK_FALSE(close.options.tied_head);
+    // Equal ones are one parameter, also if the file has them in two dtypes.
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      const nn::DecoderLM tied =
+          load("tied", true, [&](std::map<std::string, Tensor>& tensors) { tensors["lm_head.weight"] = cast(tensors.at(table), dtype); });
+      CHECK(tied.options.tied_head);
+      CHECK_FALSE(are_equal(tied.forward(ids), kept.forward(ids)));
+    }
+    save_hugging_face(kept, temporary / "written", {.max_file_bytes = 20'000});
+    const nn::DecoderLM again = load_hugging_face(temporary / "written");
+    CHECK_FALSE(again.options.tied_head);
+    check_equal_parameters(kept, again);
+    nn::DecoderLM small = load_hugging_face(temporary / "kept");
+    nn::quantize(small, QuantFormat::q8_0);
+    CHECK(largest(small.forward(ids) - kept.forward(ids)) < 1);
+  }
+  copy_fixture("llama_tied", temporary / "odd", unchanged, [](auto& tensors) { tensors["lm_head.weight"] = zeros({96, 31}); });
+  check_says(message_of([&] { load_hugging_face(temporary / "odd"); }), {"lm_head.weight", "(96, 32)", "(96, 31)"});
+}
+
 TEST_CASE("A loaded model is as the options say, and nothing is drawn") {
   manual_seed(7);
   const Tensor before = randn({3});
@@ -269,6 +333,12 @@ TEST_CASE("An option of config.json that is not tern's is named, with what to do
       {"llama", "vocab_size", nullptr, {"lacks"}},
       {"llama", "rms_norm_eps", -1, {">= 0", "-1"}},
       {"llama", "attention_dropout", 1, {"below 1"}},
+      {"llama", "is_causal", false, {"expected true", "causal"}},
+      {"llama", "per_layer_config", {{"0", {{"hidden_act", "relu"}}}}, {"expected null", "one configuration"}},
+      {"llama", "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, {"default, linear or llama3", "yarn"}},
+      {"gpt2", "is_causal", false, {"expected true", "causal"}},
+      {"gpt2", "num_attention_heads", 8, {"expected 4", "another name", "8"}},
+      {"gpt2", "embd_pdrop", 0.5, {"expected 0.1", "resid_pdrop", "0.5"}},
       {"gpt2", "n_head", 5, {"divisor", "32", "5"}},
       {"gpt2", "scale_attn_weights", false, {"expected true", "false"}},
       {"gpt2", "scale_attn_by_inverse_layer_idx", true, {"expected false", "true"}},
@@ -286,7 +356,7 @@ TEST_CASE("An option of config.json that is not tern's is named, with what to do
     }
     CHECK(message.find('\n') == message.npos);
     check_says(message, {"DIR/config.json: "});
-    const bool names_an_inner_key = refusal.key == "rope_parameters" && refusal.value.is_object();
+    const bool names_an_inner_key = refusal.key.starts_with("rope_") && refusal.value.is_object();
     const bool names_its_twin = refusal.key == "attention_bias" && refusal.value.is_boolean();
     if (!names_an_inner_key && !names_its_twin) check_says(message, {"\"" + refusal.key + "\""});
     check_says(message, refusal.parts);
