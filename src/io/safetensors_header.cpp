@@ -244,6 +244,11 @@ SafetensorsHeader parse_safetensors_header(text::JsonSource& source, std::uint64
   return header;
 }
 
+static std::string_view foreign_kind_of(const text::InputFile& file) {
+  char begin[64];
+  return text::foreign_kind({begin, file.read_at(0, begin, sizeof begin)});
+}
+
 SafetensorsHeader read_safetensors_header(text::InputFile& file, const std::function<void(std::string_view)>& on_read) {
   const auto fail = [&](const std::string& message) { throw FileError(file.name() + ": " + message); };
   const std::uint64_t size = file.size();
@@ -252,6 +257,8 @@ SafetensorsHeader read_safetensors_header(text::InputFile& file, const std::func
   char bytes[sizeof length];
   file.read_exactly(bytes, sizeof bytes);
   std::memcpy(&length, bytes, sizeof length);
+  if (const std::string_view kind = length > max_header_bytes ? foreign_kind_of(file) : ""; !kind.empty())
+    fail(fmt::format("expected a safetensors file but got {}", kind));
   if (length > max_header_bytes) fail(fmt::format("expected a header of at most {} bytes but got {}", max_header_bytes, length));
   if (length > size - sizeof length)
     fail(fmt::format("expected a header of {} bytes but the file ends after {}", length, size - sizeof length));

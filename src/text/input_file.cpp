@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -28,6 +29,13 @@ InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()), 
     throw DataError(fmt::format("{}: could not be read: it is not a regular file", name_));
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
+  // https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: a pointer begins with this and has less than 1024 bytes.
+  constexpr std::string_view pointer = "version https://git-lfs.github.com/spec/";
+  char begin[pointer.size()];
+  if (size_ < pointer.size() || size_ >= 1024 || ::pread(descriptor_, begin, sizeof begin, 0) != static_cast<ssize_t>(sizeof begin)) return;
+  if (std::string_view(begin, sizeof begin) != pointer) return;
+  ::close(descriptor_);
+  throw DataError(fmt::format("{}: expected the file itself but got a git-lfs pointer to it: run `git lfs pull` in its repository", name_));
 }
 
 InputFile::InputFile(int descriptor, std::string name) : name_(std::move(name)), descriptor_(descriptor) {}
@@ -83,6 +91,18 @@ void InputFile::fail_short() const { throw DataError(name_ + ": ended early: it 
 bool InputFile::is_ready() const noexcept {
   struct pollfd wanted{descriptor_, POLLIN, 0};
   return ::poll(&wanted, 1, 0) != 0;
+}
+
+std::string_view foreign_kind(std::string_view begin) noexcept {
+  if (begin.starts_with("PK\x03\x04")) return "a zip archive";
+  if (begin.starts_with("\x1F\x8B")) return "gzip data";
+  const std::size_t first = begin.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return "";
+  const auto begins_with = [rest = begin.substr(first)](std::string_view word) {
+    return rest.size() >= word.size() && std::equal(word.begin(), word.end(), rest.begin(),
+                                                    [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); });
+  };
+  return begins_with("<!doctype html") || begins_with("<html") ? "an HTML page" : "";
 }
 
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace tern::text {
 
@@ -11,7 +12,7 @@ namespace tern::text {
 // may have no end. Every function that reads throws DataError, which begins with the file's name.
 class InputFile {
  public:
-  // Opens a file. Throws DataError if it cannot be opened or is not a regular one.
+  // Opens a file. Throws DataError if it cannot be opened, is not a regular one, or is a pointer of git-lfs to the file that is wanted.
   explicit InputFile(const std::filesystem::path& path);
   // An open stream of any kind, such as the standard input. The destructor leaves it open.
   InputFile(int descriptor, std::string name);
@@ -42,6 +43,10 @@ class InputFile {
   bool is_owned_ = false;
   std::uint64_t size_ = 0;
 };
+
+// What a file is that begins with these bytes, if a download often leaves it in place of the one that is wanted: "an HTML page" ("a zip
+// archive", "gzip data"), or "".
+std::string_view foreign_kind(std::string_view begin) noexcept;
 
 // Content of a regular file. Throws DataError, also for a file of more than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes);

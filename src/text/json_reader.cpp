@@ -44,6 +44,9 @@ JsonReader::Json JsonReader::read() {
 bool JsonReader::parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) {
   if (error.id == 406)
     throw DataError(fmt::format("{}: expected numbers that fit in a float64 but got one at byte {}", source_.name(), position));
+  constexpr std::size_t begin = 64;
+  if (const std::string_view kind = position <= begin ? foreign_kind(source_.part()) : ""; !kind.empty())
+    throw DataError(fmt::format("{}: expected JSON but got {}", source_.name(), kind));
   throw DataError(fmt::format("{}: expected valid JSON but got an error at byte {}", source_.name(), position));
 }
 

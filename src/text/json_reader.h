@@ -31,7 +31,8 @@ class JsonSource {
 
   const std::string& name() const noexcept { return name_; }
   bool has_more() { return at_ < part_.size() || refill(); }
-  char front() const noexcept { return part_[at_]; }  // after has_more()
+  char front() const noexcept { return part_[at_]; }        // after has_more()
+  std::string_view part() const noexcept { return part_; }  // the bytes in memory; at first those that the text begins with
   void step() {
     if (part_[at_] == '\0' || ++since_ > max_string_bytes_) fail();
     ++at_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "text/data_error.h"
 #include "text/unicode.h"
 
 namespace tern::text {
@@ -52,6 +53,9 @@ std::string printable(std::string_view text, std::size_t limit) {
   append_printable(out, text.substr(boundary(text, text.size() - limit / 3)));
   return out;
 }
+
+// The limit leaves room for two paths of the system's longest.
+DataError::DataError(const std::string& message) : std::runtime_error(printable(message, 10'000)) {}
 
 std::string without_controls(std::string_view text) {
   std::string out;

@@ -57,6 +57,18 @@ TEST_CASE("Token files of nanoGPT and llm.c are read as they are") {
   CHECK(TokenFile(path).size() == 0);
 }
 
+TEST_CASE("A git-lfs pointer is not a file of tokens") {
+  const TempDirectory directory;
+  spill(directory / "tokens.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 548105171\n");
+  std::string message;
+  try {
+    TokenFile{directory / "tokens.bin"};
+  } catch (const io::FileError& error) {
+    message = error.what();
+  }
+  CHECK(message.find("tokens.bin: expected the file itself but got a git-lfs pointer to it: run `git lfs pull`") != message.npos);
+}
+
 TEST_CASE("What is written is read, and has llm.c's header") {
   const TempDirectory directory;
   const auto path = directory / "tokens.bin";

@@ -104,6 +104,42 @@ TEST_CASE("Tensors are read when they are asked for") {
   check_says(file_error([&] { files.read("e"); }), {path.string(), "ended early"});
 }
 
+TEST_CASE("A file that is not the one that is wanted is named") {
+  const TempDirectory directory;
+  const auto message = [&](const std::string& content) {
+    spill(directory / "model.safetensors", content);
+    return file_error([&] { SafetensorsFiles{directory.path()}; });
+  };
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 548105171\n";
+  check_says(message(pointer), {"model.safetensors: ", "git-lfs pointer", "run `git lfs pull`"});
+  check_says(file_error([&] { load_safetensors(directory / "model.safetensors"); }), {"git-lfs pointer"});
+  check_says(message("<!DOCTYPE html>\n<html><head>"), {"expected a safetensors file but got an HTML page"});
+  check_says(message("\n <HTML lang=\"en\">"), {"got an HTML page"});
+  check_says(message("PK\x03\x04" + std::string(40, 'x')), {"got a zip archive"});
+  check_says(message("\x1F\x8B\x08" + std::string(40, 'x')), {"got gzip data"});
+  check_says(message("<!DOCTYPE xml>" + std::string(40, 'x')), {"expected a header of at most"});
+  fs::remove(directory / "model.safetensors");
+  spill(directory / "model.safetensors.index.json", pointer);
+  check_says(file_error([&] { SafetensorsFiles{directory.path()}; }), {"index.json: ", "git-lfs pointer"});
+}
+
+TEST_CASE("The name of a file is shown without its control characters") {
+  const TempDirectory directory;
+  const std::string name = "a\x1B[31m\n.safetensors";
+  spill(directory / "model.safetensors.index.json", R"({"weight_map": {"a": "a\u001b[31m\n.safetensors"}})");
+  const auto message = [&] { return file_error([&] { SafetensorsFiles{directory.path()}; }); };
+  check_says(message(), {R"(a\x1b[31m\n.safetensors: could not be read)"});
+  spill(directory / name, "");
+  check_says(message(), {R"(a\x1b[31m\n.safetensors: expected a safetensors file)"});
+  save_safetensors(directory / name, {});
+  check_says(message(), {R"(a\x1b[31m\n.safetensors: lacks tensor "a")"});
+  for (const std::string& text : {message(), file_error([&] { load_safetensors(directory / (name + "\x9B")); })}) {
+    CHECK(text.find('\x1B') == text.npos);
+    CHECK(text.find('\n') == text.npos);
+    CHECK(text.find('\x9B') == text.npos);
+  }
+}
+
 TEST_CASE("A set of files takes the place of another, and leaves the rest alone") {
   const TempDirectory directory;
   const auto old = some_tensors(), fresh = some_tensors(500);

@@ -57,6 +57,43 @@ TEST_CASE("text is shown without control characters, on one line, and not at len
   CHECK(without_controls("a\nb\x1b\xC2\x9B\xE2\x80\xAE\x7f.\xFFgr\xC3\xBC") == "a b    .\xEF\xBF\xBDgr\xC3\xBC");
 }
 
+TEST_CASE("a git-lfs pointer is called one, whatever was to be read", "[text]") {
+  const TempDirectory dir;
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 548105171\n",
+                    path = spill(dir / "file", pointer);
+  const std::string wanted = path + ": expected the file itself but got a git-lfs pointer to it: run `git lfs pull` in its repository";
+  CHECK(message_of<DataError>([&] { InputFile{path}; }) == wanted);
+  CHECK(message_of<DataError>([&] { read_file(path, 1000); }) == wanted);
+  CHECK(message_of<DataError>([&] { read_lines(path); }) == wanted);
+  CHECK(message_of<DataError>([&] { Tokenizer::load(path); }) == wanted);
+  // A text that speaks of one, or is cut.
+  CHECK(read_lines(spill(dir / "text", "A " + pointer)).size() == 3);
+  CHECK(read_lines(spill(dir / "cut", pointer.substr(0, 38))).size() == 1);
+  CHECK(read_lines(spill(dir / "long", pointer + std::string(1000, 'x'))).size() == 4);
+}
+
+TEST_CASE("files of other kinds are called what they are", "[text]") {
+  const TempDirectory dir;
+  CHECK(json_error("<!doctype HTML>") == "t.json: expected JSON but got an HTML page");
+  CHECK(json_error("\n<html>") == "t.json: expected JSON but got an HTML page");
+  CHECK(json_error("PK\x03\x04 x") == "t.json: expected JSON but got a zip archive");
+  CHECK(json_error("\x1F\x8B\x08") == "t.json: expected JSON but got gzip data");
+  CHECK(json_error("<htm") == "t.json: expected valid JSON but got an error at byte 1");
+  CHECK(json_error("{\"a\": <html>") == "t.json: expected valid JSON but got an error at byte 7");
+  CHECK(message_of<DataError>([&] { Tokenizer::load(spill(dir / "t.json", gzip("{}"))); }) ==
+        (dir / "t.json").string() + ": expected JSON but got gzip data");
+  CHECK(message_of<DataError>([&] { read_lines(spill(dir / "a.de", "PK\x03\x04 x")); }) ==
+        (dir / "a.de").string() + ": expected text or gzip data but got a zip archive: unpack it");
+  CHECK(read_lines(spill(dir / "b.de", "<html>\n")).size() == 1);  // a corpus may have any text
+}
+
+TEST_CASE("the message of a fault in a file is one line without control characters", "[text]") {
+  const TempDirectory dir;
+  const std::string message = message_of<DataError>([&] { read_lines(dir / "a\x1B[31m\nb\x9B"); });
+  CHECK(has(message, R"(a\x1b[31m\nb\x9b: could not be read)"));
+  CHECK(std::string(DataError("a\tb\x7F").what()) == R"(a\tb\x7f)");
+}
+
 TEST_CASE("only regular files are opened", "[text]") {
   const TempDirectory dir;
   REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
@@ -191,8 +228,8 @@ TEST_CASE("many added tokens cost no more than one", "[text]") {
   }
   const Tokenizer tokenizer = Tokenizer::from_json(file.dump(), "t.json");
   const std::string line(1'000'000, 'q');
-  CHECK(tokenizer.encode(line).size() == line.size());
-  const std::vector<std::int32_t> ids = tokenizer.encode(line + "\x01" + line);
+  CHECK(tokenizer.encode(line, {.special_tokens = true}).size() == line.size());
+  const std::vector<std::int32_t> ids = tokenizer.encode(line + "\x01" + line, {.special_tokens = true});
   CHECK(ids.size() == 2 * line.size() - 899 + 1);  // 899: the longest of the first pass
   CHECK(ids[line.size() - 899] == 256 + 899);
   CHECK(tokenizer.decode(ids, false) == line + "\x01" + line);
@@ -227,7 +264,7 @@ TEST_CASE("added tokens are found as by trying each at each place", "[text]") {
       expected.push_back(best < tokens.size() ? static_cast<std::int32_t>(257 + best) : *tokenizer.token_to_id(text.substr(i, 1)));
       i += best < tokens.size() ? tokens[best].size() : 1;
     }
-    CHECK((tokenizer.encode(text) == expected));
+    CHECK((tokenizer.encode(text, {.special_tokens = true}) == expected));
   }
 }
 
