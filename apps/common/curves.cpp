@@ -1,5 +1,7 @@
 #include "common/curves.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -16,10 +18,11 @@ namespace {
 constexpr std::size_t max_log_bytes = std::size_t(1) << 30;
 constexpr std::size_t max_points = 400;  // more points are not visible, and enlarge the file
 
-/// Reduces a line to max_points, by means of neighbours.
+/// Reduces a line to max_points, by means of neighbours, which its name then says.
 Series series_of(const std::string& name, const std::map<std::int64_t, double>& line, bool is_right, Mark mark) {
   Series series{.name = name, .points = {}, .is_right = is_right, .mark = mark};
   const std::size_t together = ceil_div(line.size(), max_points);
+  if (together > 1) series.name += fmt::format(", means of {} values", together);
   for (auto at = line.begin(); at != line.end();) {
     double x = 0, y = 0, count = 0;
     for (; at != line.end() && count < static_cast<double>(together); ++at, ++count) {
@@ -37,11 +40,12 @@ void Curves::add(const io::JsonObject& line) {
   if (!line.contains("update")) return;
   const std::int64_t update = line.get_int("update");
   for (const auto& [key, value] : line.numbers()) {
-    Line* const curve = key == "loss"             ? &loss_
-                        : key == "valid_loss"     ? &valid_loss_
-                        : key == "valid_bleu"     ? &bleu_
-                        : key == "valid_accuracy" ? &accuracy_
-                                                  : nullptr;
+    Line* const curve = key == "loss"                  ? &loss_
+                        : key == "valid_loss"          ? &valid_loss_
+                        : key == "valid_smoothed_loss" ? &smoothed_
+                        : key == "valid_bleu"          ? &bleu_
+                        : key == "valid_accuracy"      ? &accuracy_
+                                                       : nullptr;
     if (curve && std::isfinite(value)) (*curve)[update] = value;
   }
 }
@@ -60,11 +64,12 @@ void Curves::read(const std::filesystem::path& log, std::int64_t last_update) {
 
 Chart Curves::chart(const std::string& title) const {
   Chart chart{.title = title, .x_label = "update", .left = {.label = "loss"}, .series = {}};
-  const auto add_series = [&](const char* name, const Line& line, bool is_right, Mark mark) {
+  const auto add_series = [&](const std::string& name, const Line& line, bool is_right, Mark mark) {
     if (!line.empty()) chart.series.push_back(series_of(name, line, is_right, mark));
   };
-  add_series("training loss", loss_, false, Mark::none);
+  add_series(training_loss_, loss_, false, Mark::none);
   add_series("validation loss", valid_loss_, false, Mark::disc);
+  add_series("validation loss (label smoothing)", smoothed_, false, Mark::ring);
   add_series("validation BLEU", bleu_, true, Mark::disc);
   add_series("validation accuracy", accuracy_, true, Mark::disc);
   if (!accuracy_.empty()) chart.right = {.label = "accuracy", .is_percent = true, .low = 0, .high = 1};

@@ -49,7 +49,8 @@ std::string event_tag(const std::string& key) {
 
 std::int64_t peak_memory(Device device) { return static_cast<std::int64_t>(memory_statistics(device).peak_allocated); }
 
-RunView::RunView(const std::string& program, TrainingRun* run) : run_(run), try_events_(program), try_curves_(program) {}
+RunView::RunView(const std::string& program, TrainingRun* run, const std::string& training_loss)
+    : run_(run), curves_(training_loss), try_events_(program), try_curves_(program) {}
 
 /// Opens the files at the first line. For a resumed run, reads the curves of its log up to `update`, and drops the events that an earlier
 /// session wrote after the checkpoint.

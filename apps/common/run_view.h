@@ -22,8 +22,9 @@ struct Sample {
 /// file is reported, and the training continues.
 class RunView {
  public:
-  /// The run has to outlive the view; null: only the terminal is written. `program` is the prefix of messages.
-  RunView(const std::string& program, TrainingRun* run);
+  /// The run has to outlive the view; null: only the terminal is written. `program` is the prefix of messages, `training_loss` the name of
+  /// the log's "loss" in curves.svg.
+  RunView(const std::string& program, TrainingRun* run, const std::string& training_loss = "training loss");
 
   /// True if the next progress would be shown.
   bool is_due() const { return progress_.is_due(); }

@@ -134,12 +134,20 @@ std::vector<std::string> translate(const Trainer& trainer, const Translator& tra
   return result;
 }
 
+/// The name of the training's loss, with what it has beyond the cross entropy.
+std::string training_loss(const Options& options) {
+  std::vector<std::string> terms;
+  if (options.label_smoothing > 0) terms.push_back(fmt::format("label smoothing {:g}", options.label_smoothing));
+  if (options.r_drop > 0) terms.push_back(fmt::format("R-Drop {:g}", options.r_drop));
+  return terms.empty() ? "training loss" : fmt::format("training loss ({})", fmt::join(terms, ", "));
+}
+
 /// A translator's training, for apps::EpochLoop.
 class Task final : public apps::Trainable {
  public:
   /// `run` may be null.
   Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun* run)
-      : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", run) {}
+      : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", run, training_loss(translator.options)) {}
 
   apps::TrainingLoop& loop() override { return trainer_.loop(); }
   const nn::Module& model() const override { return translator_.model; }
@@ -163,6 +171,8 @@ class Task final : public apps::Trainable {
     apps::Validation result;
     const double loss = trainer_.valid_loss();
     result.numbers.set("valid_loss", loss);
+    if (const double smoothing = translator_.options.label_smoothing; smoothing > 0)
+      result.numbers.set("valid_smoothed_loss", trainer_.valid_loss(smoothing));
     const std::int64_t every = translator_.options.valid_every > 0 ? 1 : translator_.options.bleu_every;
     if (every == 0) result.rank = {0, -loss};
     if (!is_last && (every == 0 || rounds % every != 0)) return result;

@@ -112,7 +112,7 @@ void Trainer::run_round(std::int64_t done, const std::function<void()>& after_up
 
 std::unique_ptr<train::EmaScope> Trainer::measured() { return ema_ ? std::make_unique<train::EmaScope>(*ema_) : nullptr; }
 
-double Trainer::valid_loss() {
+double Trainer::valid_loss(double label_smoothing) {
   const NoGrad unrecorded;
   const train::PrecisionScope scope(precision(options_));
   model_.eval();
@@ -121,7 +121,7 @@ double Trainer::valid_loss() {
   for (const text::ShapedBatch& shaped : batches_.in_order(valid_)) {
     loop_->require_no_stop();
     const DeviceBatch batch = batches_.load(valid_, shaped);
-    add_(total, model_.loss(batch.inputs, {.reduction = Reduction::sum}));
+    add_(total, model_.loss(batch.inputs, {.reduction = Reduction::sum, .label_smoothing = label_smoothing}));
     weight += batch.weight;
   }
   return loop_->require_finite(total.item<double>() / weight);

@@ -32,8 +32,8 @@ class Trainer {
   /// Runs the updates of the present round (apps::Trainable::run_epoch): an epoch, or --valid-every updates. The number of updates so far
   /// determines the round: Note [The number of an update].
   void run_round(std::int64_t done, const std::function<void()>& after_update, apps::RunView& view);
-  /// The mean loss of a token on the validation set, without dropout.
-  double valid_loss();
+  /// The mean loss of a token on the validation set, without dropout. With the training's label smoothing it compares with its loss.
+  double valid_loss(double label_smoothing = 0);
   /// Sets the model's weights to their averages, if there are any, while the result lives.
   std::unique_ptr<train::EmaScope> measured();
   /// Null without --ema.

@@ -85,8 +85,8 @@ std::size_t whole_records(std::string_view file, std::string_view& payload) {
 
 std::string first_record(double now) { return record(wire::real64(1, now) + wire::bytes(3, file_version)); }
 
-/// Cuts off a torn record at the file's end. Returns the path.
-const fs::path& cut_torn_record(const fs::path& path) {
+/// Replaces a file by one of its whole records, without a torn one at its end. Returns the path.
+const fs::path& keep_whole_records(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return path;
   const std::string file = read_file(path, max_file_bytes);
@@ -97,10 +97,8 @@ const fs::path& cut_torn_record(const fs::path& path) {
   const bool is_begun = file.size() < begin.size() && begin.substr(0, header_bytes).starts_with(file.substr(0, header_bytes));
   if (whole == 0 ? !is_begun : first.find(file_version) == std::string_view::npos)
     throw FileError(fmt::format("{}: holds no events of version {}: remove it, or name another directory", path.string(), file_version));
-  if (whole < file.size()) {
-    fs::resize_file(path, whole, error);
-    if (error) fail_file(path, "written", error.value());
-  }
+  // A new file, as the log of a resumed run is: another name of the old one, such as a hard link of a copied run, keeps what it has.
+  write_file_atomically(path, std::string_view(file).substr(0, whole));
   return path;
 }
 
@@ -109,7 +107,7 @@ double system_seconds() { return std::chrono::duration<double>(std::chrono::syst
 }  // namespace
 
 EventFile::EventFile(const fs::path& path, Clock clock)
-    : file_(cut_torn_record(path)), clock_(clock ? std::move(clock) : Clock(system_seconds)), flushed_(clock_()) {
+    : file_(keep_whole_records(path)), clock_(clock ? std::move(clock) : Clock(system_seconds)), flushed_(clock_()) {
   std::error_code error;
   if (fs::file_size(path, error) == 0 && !error) {
     goes_on_ = false;

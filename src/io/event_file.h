@@ -26,8 +26,9 @@ class EventFile {
   /// The time of events, in seconds since 1970.
   using Clock = std::function<double()>;
 
-  /// Opens the file for appending, and makes it if need be. A torn record at its end, which a killed process has left, is cut off: readers
-  /// would stop there. Throws FileError, also for a file that holds no events. Tests give a clock.
+  /// Opens a file of the whole records of an earlier one, which it replaces at once, or makes a new one. A torn record at the end, which a
+  /// killed process has left, is left out: readers would stop there. Throws FileError, also for a file that holds no events. Tests give a
+  /// clock.
   explicit EventFile(const std::filesystem::path& path, Clock clock = {});
   ~EventFile();
   EventFile(const EventFile&) = delete;

@@ -124,6 +124,22 @@ TEST_CASE("An event file goes on behind its last whole record") {
   CHECK(slurp(path) == whole);
 }
 
+TEST_CASE("An event file that goes on is a new one") {
+  const TempDirectory directory;
+  const auto path = directory / "events.out.tfevents", copy = directory / "copy";
+  EventFile(path).scalars(1, {{"loss", 3}});
+  const std::string whole = slurp(path);
+  spill(path, whole + "torn");
+  std::filesystem::create_hard_link(path, copy);  // as `cp -al` copies a run
+  EventFile file(path);
+  CHECK(slurp(path) == whole);
+  CHECK(slurp(copy) == whole + "torn");
+  file.scalars(2, {{"loss", 2}});
+  file.flush();
+  CHECK(records(slurp(path)).size() == 3);
+  CHECK(slurp(copy) == whole + "torn");
+}
+
 TEST_CASE("An event file leaves what is none as it is") {
   const TempDirectory directory;
   const auto path = directory / "events.out.tfevents";

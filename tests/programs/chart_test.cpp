@@ -7,6 +7,7 @@
 
 #include "common/curves.h"
 #include "common/plot/heat_map.h"
+#include "common/plot/svg.h"
 #include "support.h"
 
 using namespace tern::apps;
@@ -22,6 +23,23 @@ TEST_CASE("Ticks of an axis are round numbers around its values") {
   CHECK(nice_ticks(0.0012, 0.0019, 4).size() <= 6);
   CHECK(nice_ticks(38.2, 39.5, 5).front() <= 38.2);
   CHECK(nice_ticks(38.2, 39.5, 5).back() >= 39.5);
+}
+
+TEST_CASE("Text in a picture is text of XML, whatever characters it has") {
+  CHECK(svg::escape("a<b>&\"c\"") == "a&lt;b&gt;&amp;&quot;c&quot;");
+  const std::string mark = "\xEF\xBF\xBD";
+  for (const std::string none : {"\x01", "\x0B", "\x1B", "\x1F", "\xEF\xBF\xBE", "\xEF\xBF\xBF", "\xED\xA0\x80", "\xFF", "\xC3"}) {
+    const std::string escaped = svg::escape("a" + none + "b");
+    CHECK(contains(escaped, mark));
+    CHECK_FALSE(contains(escaped, none));
+  }
+  CHECK(svg::escape(std::string("a\0b", 3)) == "a" + mark + "b");
+  for (const std::string whole :
+       {"\t\n\r ~", "\xC2\x85", "\xED\x9F\xBF", "\xEE\x80\x80", "\xEF\xBF\xBD", "\xF0\x9F\xBF\xBE", "\xF4\x8F\xBF\xBF"})
+    CHECK(svg::escape(whole) == whole);
+  const std::string picture =
+      to_svg(Chart{.title = "\xEF\xBF\xBE", .x_label = "\x1B", .series = {{.name = "\xEF\xBF\xBF", .points = {{0, 1}}}}});
+  for (const std::string none : {"\xEF\xBF\xBE", "\x1B", "\xEF\xBF\xBF"}) CHECK_FALSE(contains(picture, none));
 }
 
 TEST_CASE("A chart has a line for each series, at the places of its values") {
@@ -63,7 +81,8 @@ TEST_CASE("Curves hold what a run has logged") {
   curves.add(JsonObject().set("epoch", 2).set("update", 1000).set("valid_loss", 2.5).set("valid_bleu", std::nan("")));
   const Chart chart = curves.chart("a run");
   REQUIRE(chart.series.size() == 3);
-  CHECK(chart.series[0].name == "training loss");
+  CHECK(chart.series[0].name == "training loss, means of 3 values");
+  CHECK(chart.series[1].name == "validation loss");
   CHECK(chart.series[0].points.size() == 334);  // means of three
   CHECK(chart.series[0].points[1].x == 5);
   CHECK(std::abs(chart.series[0].points[1].y - (5 - 5 / 250.0)) < 1e-12);
@@ -72,6 +91,16 @@ TEST_CASE("Curves hold what a run has logged") {
   CHECK(chart.series[2].points[0].y == 12.5);
   CHECK(chart.series[2].is_right);
   CHECK(chart.right.label == "BLEU");
+  Curves smoothed("training loss (label smoothing 0.1)");
+  smoothed.add(JsonObject().set("update", 1).set("loss", 5));
+  smoothed.add(JsonObject().set("update", 1).set("valid_loss", 3).set("valid_smoothed_loss", 4));
+  const Chart both = smoothed.chart("a run");
+  REQUIRE(both.series.size() == 3);
+  CHECK(both.series[0].name == "training loss (label smoothing 0.1)");
+  CHECK(both.series[1].points[0].y == 3);
+  CHECK(both.series[2].name == "validation loss (label smoothing)");
+  CHECK(both.series[2].points[0].y == 4);
+  CHECK_FALSE(both.series[2].is_right);
 }
 
 TEST_CASE("Curves go on with a log up to the update from which training goes on") {

@@ -9,6 +9,12 @@ TEST_CASE("A training of the translator is the one that is written out here") { 
 
 TEST_CASE("tern-translate train --label-smoothing (training's loss alone is smoothed)") {
   check_training({"--label-smoothing", "0.3"}, {.label_smoothing = 0.3});
+  const Run smoothed({"--label-smoothing", "0.3", "--r-drop", "1"}), plain;
+  const std::string curves = slurp(smoothed.path / "curves.svg"), others = slurp(plain.path / "curves.svg");
+  for (const char* name : {">training loss (label smoothing 0.3, R-Drop 1)<", ">validation loss (label smoothing)<", ">validation loss<"})
+    CHECK(contains(curves, name));
+  CHECK(contains(others, ">training loss<"));
+  CHECK_FALSE(contains(others, "smoothing"));
 }
 
 TEST_CASE("tern-translate train --clip (the gradient's norm is bounded)") {

@@ -66,12 +66,12 @@ class Reference {
     return losses;
   }
   /// Of the model that is kept.
-  double valid_loss() {
+  double valid_loss(double label_smoothing = 0) {
     if (setting_.ema > 0) put_average();
     model_->eval();
     std::vector<std::size_t> all(valid_.size());
     std::iota(all.begin(), all.end(), std::size_t{0});
-    const double result = loss(valid_, all, 0).item<double>();
+    const double result = loss(valid_, all, label_smoothing).item<double>();
     model_->train();
     return result;
   }
@@ -196,6 +196,9 @@ inline void check_training(const Arguments& options, const Setting& setting) {
   Reference reference(setting, run.data, run.path);
   check_equal(logged(run.path, "loss"), reference.train());
   CHECK(logged(run.path, "valid_loss").back() == Approx(reference.valid_loss()).epsilon(1e-5));
+  const std::vector<double> smoothed = logged(run.path, "valid_smoothed_loss");
+  CHECK(smoothed.empty() == (setting.label_smoothing == 0));
+  if (!smoothed.empty()) CHECK(smoothed.back() == Approx(reference.valid_loss(setting.label_smoothing)).epsilon(1e-5));
   const Weights found = weights_of(run.path);
   CHECK(distance(found, reference.weights()) < 2e-5);
   if (!options.empty()) CHECK(distance(found, weights_of(plain.path)) > 2e-4);

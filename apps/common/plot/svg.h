@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 namespace tern::apps::svg {
 
@@ -10,16 +11,8 @@ namespace tern::apps::svg {
 constexpr const char* grey = "#7d8590";
 constexpr const char* colours[] = {"#3b82f6", "#ea7317", "#22a352", "#b45bd6", "#d64561", "#12a5b0", "#a5841c", "#6366d8", "#c46aa0"};
 
-inline std::string escape(const std::string& text) {
-  std::string result;
-  for (char c : text) {
-    if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else if (c == '&') result += "&amp;";
-    else result += c;
-  }
-  return result;
-}
+/// Text as characters of XML, of an element or an attribute: what XML 1.0 has no character for (its production 2, Char) becomes U+FFFD.
+std::string escape(std::string_view text);
 
 /// `anchor`: start, middle or end. `more`: further attributes, with a space before.
 inline std::string text(double x, double y, const std::string& words, const char* anchor = "middle", const std::string& more = "") {
