@@ -107,12 +107,13 @@ class Statistics {
 
 void decode(const DecodeOptions& options) {
   nn::GenerateOptions search = search_options(options);
-  const std::vector<Translator> models = load_models(options);
   // No limits: lines are dropped when they have been translated.
   text::ReadOptions limits;
   limits.max_file_bytes = limits.max_memory_bytes = std::numeric_limits<std::uint64_t>::max();
   limits.max_lines = std::numeric_limits<std::size_t>::max();
-  text::LineReader reader(STDIN_FILENO, "standard input", limits);
+  text::LineReader reader =
+      options.src_file.empty() ? text::LineReader(STDIN_FILENO, "standard input", limits) : text::LineReader(options.src_file, limits);
+  const std::vector<Translator> models = load_models(options);
   text::CorpusReport report;
   std::exception_ptr fault;
   std::size_t truncated = 0;

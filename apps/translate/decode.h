@@ -21,6 +21,7 @@ struct SearchOptions {
 std::vector<Translator> load_models(const SearchOptions& options);
 
 struct DecodeOptions : SearchOptions {
+  std::string src_file;         ///< file of the lines, plain or gzip; empty for the standard input
   std::int64_t batch_size = 0;  ///< 0: 64 on a CPU, 512 on a GPU
   std::int64_t n_best = 0;      ///< translations of each line, with scores; 0: one, without a score
   bool sample = false;
@@ -30,9 +31,9 @@ struct DecodeOptions : SearchOptions {
   bool statistics = false;
 };
 
-/// Translates the lines of the standard input to the standard output in constant memory, one line for each line. With n_best it writes
-/// `number ||| translation ||| score`, with line numbers from 0. Throws UsageError for options that do not fit together, DataError for a
-/// fault in a model's directory or, after the lines before it have been written, in the input.
+/// Translates the lines of `src_file` or the standard input to the standard output in constant memory, one line for each line. With n_best
+/// it writes `number ||| translation ||| score`, with line numbers from 0. Throws UsageError for options that do not fit together,
+/// DataError for a fault in a model's directory or, after the lines before it have been written, in the input.
 void decode(const DecodeOptions& options);
 
 }  // namespace tern::translate

@@ -103,11 +103,12 @@ void add_beam(CLI::App& command, SearchOptions& options) {
 }
 
 void add_decode(CLI::App& app) {
-  auto* command = app.add_subcommand("decode", "translate lines from stdin to stdout, as they come");
+  auto* command = app.add_subcommand("decode", "translate lines from stdin, or from a file, to stdout, as they come");
   const auto options = std::make_shared<DecodeOptions>();
   add_models(*command, *options);
   add_precision(*command, options->precision);
   add_beam(*command, *options);
+  command->add_option("--src-file", options->src_file, "file of sources, one a line, plain or .gz, instead of stdin")->type_name("FILE");
   command->add_option("--n-best", options->n_best, "print so many translations of a line, as \"number ||| translation ||| score\"")
       ->check(apps::whole_number(1, 1'000'000))
       ->type_name("N");
@@ -138,8 +139,8 @@ void add_score_pairs(CLI::App& app) {
   auto* command = app.add_subcommand("score-pairs", "log-probability of each target as a translation of its source, one a line");
   const auto options = std::make_shared<ScorePairsOptions>();
   command->add_option("--model", options->model, "run directory of a training")->required()->type_name("DIR");
-  command->add_option("--src-file", options->src_file, "file of sources, one a line")->required()->type_name("FILE");
-  command->add_option("--tgt-file", options->tgt_file, "file of targets, one a line")->required()->type_name("FILE");
+  command->add_option("--src-file", options->src_file, "file of sources, one a line, plain or .gz")->required()->type_name("FILE");
+  command->add_option("--tgt-file", options->tgt_file, "file of targets, one a line, plain or .gz")->required()->type_name("FILE");
   command->add_option("--length-penalty", options->length_penalty, "power of the target's length to divide by: 0 none, 1 for the mean")
       ->check(apps::real_number(-10, 10))
       ->type_name("X")

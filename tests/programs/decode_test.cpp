@@ -209,6 +209,61 @@ TEST_CASE("tern-translate decode --beam --length-penalty --n-best (the search, a
   check_refused(models.decode(models.one, {"--beam", "2", "--n-best", "3"}, ""), "--n-best 3: expected at most the beam, 2");
 }
 
+TEST_CASE("A line that shows nothing stays empty, whatever white space it has") {
+  const Models& models = Models::get();
+  const std::vector<std::string> blanks = {"", "   ", "\t", "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\x8B", "\xEF\xBB\xBF \xEF\xBB\xBF"};
+  const std::string sentence = "Der Hund sieht den Mann.\n";
+  std::string lines = sentence, empty = sentence, targets = "The dog sees the man.\n";
+  for (const std::string& blank : blanks) {
+    lines += blank + "\n";
+    empty += "\n";
+    targets += "The\n";
+  }
+  for (const fs::path& model : {models.one, models.both}) {
+    const std::vector<std::string> out = split_lines(models.decode(model, {}, lines).out);
+    REQUIRE(out.size() == 1 + blanks.size());
+    CHECK_FALSE(out[0].empty());
+    CHECK(std::all_of(out.begin() + 1, out.end(), [](const std::string& line) { return line.empty(); }));
+    for (const Arguments& search : {Arguments{"--beam", "3", "--n-best", "2"}, {"--sample"}, {"--model", models.other.string()}})
+      CHECK(models.decode(models.one, search, lines).out == models.decode(models.one, search, empty).out);
+    CHECK(models.score_pairs(model, lines, targets) == models.score_pairs(model, empty, targets));
+    CHECK(models.score_pairs(model, targets, lines) == models.score_pairs(model, targets, empty));
+  }
+  const Result said = run(translate, {"chat", "--model", models.one.string(), "--device", "cpu"}, lines);
+  CHECK(said.out == models.decode(models.one, {}, sentence).out);
+}
+
+TEST_CASE("What a user writes has no special tokens") {
+  const Models& models = Models::get();
+  const std::string word = "Der Mann.\n";
+  for (const std::string token : {"<pad>", "<eos_de>", "<eos_en>"}) {
+    const std::string line = "Der " + token + " Mann.\n";
+    // A token that ends the source or stands for nothing would leave the translation, and its probability, of the text around it.
+    const auto tokenizer = text::Tokenizer::load(models.one / "tokenizer.json");
+    CHECK(tokenizer.decode(tokenizer.encode(line)) == line);
+    for (const fs::path& model : {models.one, models.both}) {
+      CHECK_FALSE(split_lines(models.decode(model, {}, token + "\n").out).at(0).empty());
+      const auto apart = [&](const std::string& from, const std::string& to) { return models.score_pairs(model, from, to)[0]; };
+      CHECK(apart(line, word) != apart("Der Mann.\n", word));
+      CHECK(apart(word, token + "\n") < apart(word, "The\n"));
+    }
+  }
+}
+
+TEST_CASE("tern-translate decode --src-file (a file in place of the standard input)") {
+  const Models& models = Models::get();
+  const std::string file = models.directory / "input", out = models.out(models.one);
+  spill(file, models.input);
+  CHECK(models.decode(models.one, {"--src-file", file}, "not this\n").out == out);
+  spill(file + ".gz", test::gzip(models.input));
+  CHECK(models.decode(models.one, {"--src-file", file + ".gz", "--beam", "1"}, "").out == out);
+  check_refused(models.decode(models.one, {"--src-file", file + ".missing"}, ""), ".missing: could not be read: No such file");
+  spill(file, "Der Hund.\n\xFF\n");
+  const Result faulty = models.decode(models.one, {"--src-file", file}, "");
+  check_refused(faulty, "input:2: expected UTF-8 but got byte 0xFF at byte 1");
+  CHECK(faulty.out == models.decode(models.one, {}, "Der Hund.\n").out);
+}
+
 TEST_CASE("tern-translate decode --sample --temperature --top-k --top-p --seed (how tokens are drawn)") {
   const Models& models = Models::get();
   const std::string greedy = models.out(models.one), drawn = models.out(models.one, {"--sample", "--temperature", "1.5"});
