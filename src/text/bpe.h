@@ -36,8 +36,8 @@ struct EncodeOptions {
 };
 
 /// Byte-level byte-pair encoding (Sennrich et al. 2016, over bytes as in Radford et al. 2019): the same ids, merges and
-/// tokenizer.json as Hugging Face's ByteLevelBPETokenizer without normaliser and prefix space. A value: copies share an
-/// immutable model. Safe to use from several threads at once.
+/// tokenizer.json as Hugging Face's ByteLevelBPETokenizer without normaliser and prefix space. Words may also be those of Llama 3 and
+/// Qwen 2. A value: copies share an immutable model. Safe to use from several threads at once.
 class Tokenizer {
  public:
   /// Trains a tokenizer on lines of text. Its ids are: the special tokens in their order, the 256 byte characters by code point, the merged
@@ -46,8 +46,8 @@ class Tokenizer {
   /// than 1,024 bytes or not UTF-8.
   static Tokenizer train(std::span<const std::string> lines, const TrainOptions& options);
 
-  /// Reads a tokenizer.json of this kind. Throws DataError, one line with the file's name, for an inconsistent file and for a setting with
-  /// which Hugging Face's library would encode differently.
+  /// Reads a tokenizer.json of this kind: docs/hugging-face.md lists its parts. Throws DataError, one line with the file's name, for an
+  /// inconsistent file and for a setting with which Hugging Face's library would encode differently.
   static Tokenizer load(const std::string& path);
 
   /// The ids of plain text, none of them special: decode() gives the text back. Added tokens (leftmost, then longest) are split out first.

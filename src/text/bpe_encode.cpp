@@ -94,7 +94,7 @@ class Encoder {
 
   void encode(std::string_view text, bool has_special) {
     split_words(
-        model_, scratch_.words, text, has_special, [&](std::int32_t id) { out_.push_back(id); },
+        model_, scratch_, text, has_special, [&](std::int32_t id) { out_.push_back(id); },
         [&](std::string_view word) { encode_word(word); });
   }
 
@@ -102,7 +102,7 @@ class Encoder {
   void encode_word(std::string_view word) {
     auto& cache = scratch_.cache;
     if (word.size() > cached_word_bytes) {
-      merge_word(model_, scratch_, word, nullptr, out_);
+      plain_word(model_, scratch_, word, out_);
       return;
     }
     if (const auto found = cache.find(word); found != cache.end()) {
@@ -115,7 +115,7 @@ class Encoder {
       scratch_.cached_ids.clear();
     }
     const std::size_t old_size = out_.size();
-    merge_word(model_, scratch_, word, nullptr, out_);
+    plain_word(model_, scratch_, word, out_);
     const auto begin = static_cast<std::uint32_t>(scratch_.cached_ids.size());
     scratch_.cached_ids.insert(scratch_.cached_ids.end(), out_.begin() + static_cast<std::ptrdiff_t>(old_size), out_.end());
     cache.emplace(word, std::pair(begin, static_cast<std::uint32_t>(out_.size() - old_size)));
@@ -147,6 +147,20 @@ void merge_word(const BpeModel& model, EncodeScratch& scratch, std::string_view 
   Merger(model, scratch).merge(word, dropout, out);
 }
 
+void plain_word(const BpeModel& model, EncodeScratch& scratch, std::string_view word, std::vector<std::int32_t>& out) {
+  if (model.ignores_merges && word.size() <= max_token_bytes) {
+    std::string token;
+    for (const char c : word) token += byte_token(static_cast<std::uint8_t>(c));
+    const auto found = model.ids.find(token);
+    const bool is_word = found != model.ids.end() && static_cast<std::size_t>(found->second) < model.model_tokens;
+    if (is_word && !model.is_control(static_cast<std::size_t>(found->second))) {
+      out.push_back(found->second);
+      return;
+    }
+  }
+  merge_word(model, scratch, word, nullptr, out);
+}
+
 Tokenizer::Tokenizer(std::shared_ptr<const BpeModel> model) : model_(std::move(model)) {}
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const { return encode(text, {}); }
@@ -171,7 +185,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, const EncodeO
   EncodeScratch scratch;
   MergeDropout dropout(options.dropout, options.seed, options.epoch, options.line);
   const auto on_word = [&](std::string_view word) { merge_word(*model_, scratch, word, &dropout, ids); };
-  split_words(*model_, scratch.words, text, options.special_tokens, [&](std::int32_t id) { ids.push_back(id); }, on_word);
+  split_words(*model_, scratch, text, options.special_tokens, [&](std::int32_t id) { ids.push_back(id); }, on_word);
   return ids;
 }
 

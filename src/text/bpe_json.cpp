@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <filesystem>
 #include <initializer_list>
+#include <iterator>
 #include <stdexcept>
+#include <system_error>
 
 #include "text/bpe.h"
 #include "text/bpe_model.h"
@@ -41,22 +43,25 @@ class Reader {
     only_keys(root, "the file",
               {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"});
     expect(root, "version", "1.0");
-    for (const char* key : {"truncation", "padding", "normalizer"}) expect(root, key, nullptr);
-    byte_level(root, "pre_tokenizer");
-    expect(member(root, "pre_tokenizer"), "add_prefix_space", false);
-    if (const Json& post = member(root, "post_processor"); !post.is_null()) byte_level(root, "post_processor");
-    byte_level(root, "decoder");
+    for (const char* key : {"truncation", "padding"}) expect(root, key, nullptr);
+    if (const Json& part = member(root, "normalizer"); !part.is_null()) fail("no 'normalizer' but got type {}", shown(type_of(part)));
+    read_pre_tokenizer(member(root, "pre_tokenizer"));
+    read_post_processor(member(root, "post_processor"));
+    byte_level(member(root, "decoder"), "decoder");
     const Json& model = member(root, "model");
     only_keys(model, "model",
               {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
                "ignore_merges", "vocab", "merges"});
-    expect(model, "type", "BPE", "BPE");
+    if (!member(model, "type").is_null()) expect(model, "type", "BPE");  // GPT-2's own file has none
     expect(model, "dropout", nullptr);
     expect(model, "unk_token", nullptr);
     expect(model, "continuing_subword_prefix", nullptr, "");
     expect(model, "end_of_word_suffix", nullptr, "");
-    for (const char* key : {"byte_fallback", "ignore_merges"})
-      if (const Json& flag = member(model, key); !flag.is_null()) expect(model, key, false);
+    if (!member(model, "byte_fallback").is_null()) expect(model, "byte_fallback", false);
+    if (const Json& flag = member(model, "ignore_merges"); !flag.is_null()) {
+      if (!flag.is_boolean()) fail("'ignore_merges' to be a boolean but got {}", flag.type_name());
+      model_->ignores_merges = flag.get<bool>();
+    }
     if (const Json& fuse = member(model, "fuse_unk"); !fuse.is_null() && !fuse.is_boolean())
       fail("'fuse_unk' to be a boolean but got {}", fuse.type_name());
     if (const Json& vocab = member(model, "vocab"); !vocab.is_object()) fail("'vocab' to be an object but got {}", vocab.type_name());
@@ -106,15 +111,78 @@ class Reader {
     return shown(value.is_structured() ? value.type_name() : value.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
 
-  void byte_level(const Json& root, const char* key) const {
-    const Json& part = member(root, key);
-    if (part.is_null()) fail("'{}' of type ByteLevel but got null", key);
+  // The "type" of a part, "null" of none.
+  static std::string type_of(const Json& part) {
+    const auto found = part.is_object() ? part.find("type") : part.end();
+    return !part.is_object() ? part.type_name() : found != part.end() && found->is_string() ? found->get<std::string>() : "no type";
+  }
+
+  // The members of a Sequence, and another part as the only one.
+  const Json& parts(const Json& part, const char* key, const char* list) const {
+    only_keys(part, key, {"type", list});
+    const Json& members = member(part, list);
+    if (!members.is_array()) fail("'{}' of '{}' to be an array but got {}", list, key, members.type_name());
+    return members;
+  }
+
+  // Words by the library's own expression of ByteLevel, or by Split with one of word_patterns and then ByteLevel without one.
+  void read_pre_tokenizer(const Json& part) {
+    const std::string type = type_of(part);
+    if (type != "Sequence") {
+      if (type != "ByteLevel") fail("'pre_tokenizer' to be ByteLevel, or Split and ByteLevel, but got type {}", shown(type));
+      byte_level(part, "pre_tokenizer");
+      if (part.contains("use_regex")) expect(part, "use_regex", true);
+    } else {
+      const Json& list = parts(part, "pre_tokenizer", "pretokenizers");
+      std::string types;
+      for (const Json& each : list) types += (types.empty() ? "" : " and ") + type_of(each);
+      if (types != "Split and ByteLevel") fail("'pre_tokenizer' to be ByteLevel, or Split and ByteLevel, but got {}", shown(types));
+      only_keys(list[0], "Split", {"type", "pattern", "behavior", "invert"});
+      expect(list[0], "behavior", "Isolated");
+      expect(list[0], "invert", false);
+      const Json& pattern = member(list[0], "pattern");
+      const Json& expression = member(pattern, "Regex");
+      const auto known = std::find_if(std::begin(word_patterns), std::end(word_patterns),
+                                      [&](const WordPattern& each) { return expression == each.expression; });
+      if (pattern.size() != 1 || known == std::end(word_patterns))
+        fail("the 'pattern' of Split to be that of GPT-2, Llama 3 or Qwen 2 but got {}", text_of(expression));
+      model_->pattern = static_cast<std::size_t>(known - std::begin(word_patterns));
+      byte_level(list[1], "pre_tokenizer");
+      expect(list[1], "use_regex", false);
+      model_->pre_tokenizer = part.dump();
+    }
+    expect(type == "Sequence" ? part["pretokenizers"][1] : part, "add_prefix_space", false);
+  }
+
+  // A template only adds special tokens, which encode() leaves to the caller.
+  void read_post_processor(const Json& part) {
+    const std::string type = type_of(part);
+    if (part.is_null()) return;
+    if (type == "ByteLevel") return byte_level(part, "post_processor");
+    const Json one = Json::array({part});
+    for (const Json& each : type == "Sequence" ? parts(part, "post_processor", "processors") : one) {
+      if (type_of(each) == "ByteLevel") byte_level(each, "post_processor");
+      else if (type_of(each) == "TemplateProcessing") read_template(each);
+      else fail("'post_processor' to be ByteLevel or TemplateProcessing but got type {}", shown(type_of(each)));
+    }
+    model_->post_processor = part.dump();
+  }
+
+  void read_template(const Json& part) const {
+    only_keys(part, "TemplateProcessing", {"type", "single", "pair", "special_tokens"});
+    for (const char* key : {"single", "pair"})
+      if (const Json& list = member(part, key); !list.is_array())
+        fail("'{}' of TemplateProcessing to be an array but got {}", key, list.type_name());
+    if (const Json& tokens = member(part, "special_tokens"); !tokens.is_object())
+      fail("'special_tokens' of TemplateProcessing to be an object but got {}", tokens.type_name());
+  }
+
+  void byte_level(const Json& part, const char* key) const {
+    if (type_of(part) != "ByteLevel") fail("'{}' to be of type ByteLevel but got {}", key, shown(type_of(part)));
     only_keys(part, key, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    expect(part, "type", "ByteLevel");
-    if (std::strcmp(key, "pre_tokenizer") == 0 && part.contains("use_regex")) expect(part, "use_regex", true);
     for (const char* flag : {"add_prefix_space", "trim_offsets", "use_regex"}) {
       const Json& value = member(part, flag);
-      const bool may_lack = std::strcmp(flag, "use_regex") == 0 && !part.contains(flag);
+      const bool may_lack = std::string_view(flag) == "use_regex" && !part.contains(flag);
       if (!may_lack && !value.is_boolean()) fail("'{}' of '{}' to be a boolean but got {}", flag, key, value.type_name());
     }
   }
@@ -271,8 +339,9 @@ std::string Tokenizer::to_json() const {
   Json root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
   root["added_tokens"] = std::move(added);
   root["normalizer"] = nullptr;
-  root["pre_tokenizer"] = byte_level_json(false, true);
-  root["post_processor"] = byte_level_json(true, false);
+  const auto as_read = [](const std::string& part, Json usual) { return part.empty() ? usual : Json::parse(part); };
+  root["pre_tokenizer"] = as_read(model_->pre_tokenizer, byte_level_json(false, true));
+  root["post_processor"] = as_read(model_->post_processor, byte_level_json(true, false));
   root["decoder"] = byte_level_json(true, true);
   root["model"] = {{"type", "BPE"},
                    {"dropout", nullptr},
@@ -281,7 +350,7 @@ std::string Tokenizer::to_json() const {
                    {"end_of_word_suffix", nullptr},
                    {"fuse_unk", false},
                    {"byte_fallback", false},
-                   {"ignore_merges", false}};
+                   {"ignore_merges", model_->ignores_merges}};
   root["model"]["vocab"] = std::move(vocab);
   root["model"]["merges"] = std::move(merges);
   return root.dump(2);
@@ -297,8 +366,24 @@ Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name) {
   return Tokenizer(Reader(source).read());
 }
 
+// tokenizer_config.json beside a tokenizer.json is of transformers. Its one key that changes the ids of plain text is refused.
+static void check_config(const std::filesystem::path& path) {
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) return;
+  InputFile file(path);
+  check_size(file.size(), file.name());
+  const JsonLimits wide;  // added tokens are listed here as well
+  JsonSource source(file, file.size(), wide.max_string_bytes);
+  const Json config = JsonReader(source, wide).read();
+  const auto value = [&](const char* key) { return config.is_object() && config.contains(key) ? config[key] : Json(); };
+  const bool is_gpt2 = value("tokenizer_class").is_string() && value("tokenizer_class").get<std::string>().starts_with("GPT2");
+  if (is_gpt2 && value("add_prefix_space") == true)
+    throw DataError(file.name() + ": \"add_prefix_space\": expected false but got true: put a space before each text, and set it to false");
+}
+
 Tokenizer Tokenizer::load(const std::string& path) {
   InputFile file(path);
+  check_config(std::filesystem::path(path).parent_path() / "tokenizer_config.json");
   check_size(file.size(), file.name());
   JsonSource source(file, file.size(), limits.max_string_bytes);
   return Tokenizer(Reader(source).read());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -86,7 +87,7 @@ struct EncodeScratch {
     std::int32_t at;
     std::int32_t merged;
   };
-  PreTokenizer words;
+  std::optional<PreTokenizer> words;  // of the model's pattern, set by the first text
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
   std::vector<Candidate> dropped;                            // left out of this step by dropout, candidates again in the next
@@ -98,8 +99,11 @@ struct EncodeScratch {
 struct BpeModel {
   std::vector<std::string> tokens;  // by id; the first `model_tokens` are the vocabulary's, the others added tokens
   std::size_t model_tokens = 0;
-  std::vector<AddedToken> added;  // ascending ids
-  std::vector<PairKey> merges;    // by rank, each once
+  std::vector<AddedToken> added;              // ascending ids
+  std::vector<PairKey> merges;                // by rank, each once
+  std::size_t pattern = 0;                    // of word_patterns
+  bool ignores_merges = false;                // a word that is a token is this token, whatever the merges make of it
+  std::string pre_tokenizer, post_processor;  // the parts of tokenizer.json, if they are other than ByteLevel
 
   // Derived by finish():
   std::unordered_map<std::string_view, std::int32_t> ids;  // the keys lie in `tokens`
@@ -143,8 +147,9 @@ class MergeDropout {
 
 // Splits text at the added tokens, and the text between them into words, in order. Special tokens are text unless `has_special`.
 template <class OnToken, class OnWord>
-void split_words(const BpeModel& model, PreTokenizer& words, std::string_view text, bool has_special, OnToken&& on_token,
+void split_words(const BpeModel& model, EncodeScratch& scratch, std::string_view text, bool has_special, OnToken&& on_token,
                  OnWord&& on_word) {
+  if (!scratch.words) scratch.words.emplace(model.pattern);
   const auto split = [&](const AddedMatcher& matcher, std::string_view part, auto&& between) {
     std::size_t from = 0;
     if (!matcher.empty()) {
@@ -157,13 +162,17 @@ void split_words(const BpeModel& model, PreTokenizer& words, std::string_view te
     }
     if (from < part.size()) between(part.substr(from));
   };
-  split(model.first_pass, text,
-        [&](std::string_view part) { split(model.second_pass, part, [&](std::string_view rest) { words.for_each(rest, on_word); }); });
+  split(model.first_pass, text, [&](std::string_view part) {
+    split(model.second_pass, part, [&](std::string_view rest) { scratch.words->for_each(rest, on_word); });
+  });
 }
 
 // Appends the ids of a word to `out`, without the cache. `dropout` may be null; a word that loses no merge asks it once for each merge.
 void merge_word(const BpeModel& model, EncodeScratch& scratch, std::string_view word, MergeDropout* dropout,
                 std::vector<std::int32_t>& out);
+
+// Appends the ids of a word without dropout: as merge_word, but for a word that ignores_merges makes one token.
+void plain_word(const BpeModel& model, EncodeScratch& scratch, std::string_view word, std::vector<std::int32_t>& out);
 
 // The characters that spell the 256 bytes in a token: a printable byte as itself, the others from U+0100 up.
 const std::array<char32_t, 256>& byte_characters();

@@ -23,11 +23,12 @@ EpochEncoder::EpochEncoder(const Tokenizer& tokenizer, std::span<const std::stri
         byte_begins_.push_back(bytes_.size());
         id_begins_.push_back(plain_ids_.size());
         bytes_ += word;
-        merge_word(model, scratch, word, nullptr, plain_ids_);
+        if (dropout_ > 0) merge_word(model, scratch, word, nullptr, plain_ids_);  // what is left if no merge is lost
+        else plain_word(model, scratch, word, plain_ids_);
       }
       pieces_.push_back(found->second);
     };
-    split_words(model, scratch.words, line, false, [&](std::int32_t id) { pieces_.push_back(~std::int64_t{id}); }, on_word);
+    split_words(model, scratch, line, false, [&](std::int32_t id) { pieces_.push_back(~std::int64_t{id}); }, on_word);
   }
   line_begins_.push_back(pieces_.size());
   byte_begins_.push_back(bytes_.size());

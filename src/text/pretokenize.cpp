@@ -1,5 +1,6 @@
 #include "text/pretokenize.h"
 
+#include <iterator>
 #include <string>
 
 namespace tern::text {
@@ -20,20 +21,47 @@ constexpr const char* new_numbers = R"(\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{
 // space since Unicode 6.3.
 constexpr const char* spaces = R"(\x09-\x0D\x20\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-// GPT-2's pattern (Radford et al. 2019).
-const Pattern& words() {
-  static const Pattern pattern([] {
-    const std::string letter = std::string(R"(\p{L})") + new_letters, number = std::string(R"(\p{N})") + new_numbers;
-    const std::string space = spaces;
-    return "'s|'t|'re|'ve|'m|'ll|'d| ?[" + letter + "]+| ?[" + number + "]+| ?[^" + letter + number + space + "]+|[" + space + "]+(?![^" +
-           space + "])|[" + space + "]+";
-  }());
+// An expression with the classes of this library in place of \p{L}, \p{N}, \s and \S.
+std::string with_own_classes(std::string_view expression) {
+  std::string result;
+  bool in_class = false;
+  const auto add_class = [&](const std::string& characters, bool is_negated) {
+    result += in_class ? characters : (is_negated ? "[^" : "[") + characters + "]";
+  };
+  while (!expression.empty()) {
+    std::size_t size = 1;
+    if (expression.starts_with(R"(\p{L})")) {
+      add_class(std::string(R"(\p{L})") + new_letters, false);
+      size = 5;
+    } else if (expression.starts_with(R"(\p{N})")) {
+      add_class(std::string(R"(\p{N})") + new_numbers, false);
+      size = 5;
+    } else if (expression.starts_with(R"(\s)") || expression.starts_with(R"(\S)")) {
+      add_class(spaces, expression[1] == 'S');
+      size = 2;
+    } else {
+      if (expression[0] == '[' || expression[0] == ']') in_class = expression[0] == '[';
+      result += expression[0];
+    }
+    expression.remove_prefix(size);
+  }
+  return result;
+}
+
+template <std::size_t i>
+const Pattern& compiled() {
+  static const Pattern pattern(with_own_classes(word_patterns[i].expression));
   return pattern;
+}
+
+const Pattern& words(std::size_t pattern) {
+  static_assert(std::size(word_patterns) == 3);
+  return pattern == 0 ? compiled<0>() : pattern == 1 ? compiled<1>() : compiled<2>();
 }
 
 }  // namespace
 
-PreTokenizer::PreTokenizer() : matcher_(words()) {}
+PreTokenizer::PreTokenizer(std::size_t pattern) : matcher_(words(pattern)) {}
 
 std::size_t PreTokenizer::word_end(std::string_view valid, std::size_t begin) {
   std::size_t first = 0, end = 0;

@@ -8,6 +8,7 @@
 #include "support.h"
 #include "text/bpe.h"
 #include "text/data_error.h"
+#include "text/pretokenize.h"
 
 using namespace tern::text;
 using namespace tern::text::test;
@@ -27,6 +28,13 @@ std::string error_of(const std::string& text) {
   return message_of<DataError>([&] { Tokenizer::from_json(text, "t.json"); });
 }
 
+// A pre_tokenizer of Split and ByteLevel.
+Json split(const std::string& expression) {
+  const Json cut = {{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", {cut, bytes}}};
+}
+
 }  // namespace
 
 TEST_CASE("a tokenizer survives the disk", "[text]") {
@@ -42,6 +50,27 @@ TEST_CASE("loading reports what went wrong", "[text]") {
   CHECK_THROWS_AS(Tokenizer::load(dir.path()), DataError);
 }
 
+TEST_CASE("GPT-2's own file has no type of its model", "[text]") {
+  Json file = fixture("tokenizer.json");
+  for (const char* key : {"type", "fuse_unk", "byte_fallback", "ignore_merges"}) file["model"].erase(key);
+  CHECK((Tokenizer::from_json(file.dump(), "t.json").to_json() == slurp(fixture_path("tokenizer.json"))));
+}
+
+TEST_CASE("a prefix space of transformers' own file is refused", "[text]") {
+  const TempDirectory dir;
+  const std::string path = spill(dir / "tokenizer.json", smallest().dump());
+  const auto with = [&](const Json& config) {
+    spill(dir / "tokenizer_config.json", config.dump());
+    return message_of<DataError>([&] { Tokenizer::load(path); });
+  };
+  CHECK(with({{"tokenizer_class", "GPT2Tokenizer"}, {"add_bos_token", true}, {"add_prefix_space", false}}).empty());
+  CHECK(with({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"add_prefix_space", true}}).empty());
+  CHECK(with(Json::array()).empty());
+  for (const char* name : {"GPT2Tokenizer", "GPT2TokenizerFast"})
+    CHECK(with({{"tokenizer_class", name}, {"add_prefix_space", true}}).find("tokenizer_config.json: \"add_prefix_space\"") !=
+          std::string::npos);
+}
+
 TEST_CASE("merges may be written as two words", "[text]") {
   Json file = fixture("tokenizer.json");
   for (Json& merge : file["model"]["merges"]) merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
@@ -55,13 +84,43 @@ TEST_CASE("a file that would encode differently is refused in one line", "[text]
       {"version", [](Json& j) { j["version"] = "2.0"; }},
       {"truncation", [](Json& j) { j["truncation"] = {{"max_length", 10}}; }},
       {"padding", [](Json& j) { j["padding"] = {{"pad_id", 2}}; }},
-      {"normalizer", [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }},
+      {"no 'normalizer' but got type NFC", [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }},
       {"pre_tokenizer", [](Json& j) { j["pre_tokenizer"] = nullptr; }},
-      {"type", [](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }},
+      {"but got type Whitespace", [](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }},
+      {"but got type Metaspace", [](Json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }},
+      {"but got Digits and ByteLevel",
+       [](Json& j) { j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Digits"}}, j["pre_tokenizer"]}}}; }},
+      {"GPT-2, Llama 3 or Qwen 2 but got \"(a+)+\"", [](Json& j) { j["pre_tokenizer"] = split("(a+)+"); }},
+      {"but got null",
+       [](Json& j) {
+         j["pre_tokenizer"] = split(word_patterns[1].expression);
+         j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "a"}};
+       }},
+      {"behavior",
+       [](Json& j) {
+         j["pre_tokenizer"] = split(word_patterns[1].expression);
+         j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
+       }},
+      {"invert",
+       [](Json& j) {
+         j["pre_tokenizer"] = split(word_patterns[1].expression);
+         j["pre_tokenizer"]["pretokenizers"][0]["invert"] = true;
+       }},
+      {"use_regex",
+       [](Json& j) {
+         j["pre_tokenizer"] = split(word_patterns[1].expression);
+         j["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = true;
+       }},
+      {"add_prefix_space",
+       [](Json& j) {
+         j["pre_tokenizer"] = split(word_patterns[1].expression);
+         j["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true;
+       }},
       {"add_prefix_space", [](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; }},
       {"use_regex", [](Json& j) { j["pre_tokenizer"]["use_regex"] = false; }},
       {"trim_offsets", [](Json& j) { j["pre_tokenizer"]["trim_offsets"] = 1; }},
-      {"type", [](Json& j) { j["post_processor"] = {{"type", "TemplateProcessing"}}; }},
+      {"single", [](Json& j) { j["post_processor"] = {{"type", "TemplateProcessing"}}; }},
+      {"RobertaProcessing", [](Json& j) { j["post_processor"] = {{"type", "RobertaProcessing"}}; }},
       {"decoder", [](Json& j) { j["decoder"] = nullptr; }},
       {"type", [](Json& j) { j["model"]["type"] = "Unigram"; }},
       {"dropout", [](Json& j) { j["model"]["dropout"] = 0.1; }},
@@ -69,7 +128,7 @@ TEST_CASE("a file that would encode differently is refused in one line", "[text]
       {"continuing_subword_prefix", [](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; }},
       {"end_of_word_suffix", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }},
       {"byte_fallback", [](Json& j) { j["model"]["byte_fallback"] = true; }},
-      {"ignore_merges", [](Json& j) { j["model"]["ignore_merges"] = true; }},
+      {"ignore_merges", [](Json& j) { j["model"]["ignore_merges"] = 1; }},
       {"colour", [](Json& j) { j["model"]["colour"] = 1; }},
       {"extra", [](Json& j) { j["extra"] = 1; }},
       {"vocab", [](Json& j) { j["model"].erase("vocab"); }},

@@ -143,6 +143,29 @@ TEST_CASE("added tokens are found as Hugging Face finds them", "[text]") {
   }
 }
 
+TEST_CASE("words are split as Llama 3 and Qwen 2 split them", "[text]") {
+  for (const Json& item : fixture("split.json")) {
+    INFO(item["name"]);
+    const Tokenizer read = Tokenizer::from_json(item["file"].dump(), "split.json");
+    CHECK(Json::parse(read.to_json()) == item["file"]);
+    for (const Tokenizer& tokenizer : {read, Tokenizer::from_json(read.to_json(), "again.json")}) {
+      for (const Json& row : item["encode"]) {
+        INFO(row.dump());
+        const std::string text = row[0].get<std::string>();
+        const Ids ids = tokenizer.encode(text, {.special_tokens = true}), plain = tokenizer.encode(text);
+        CHECK(ids == row[1].get<Ids>());
+        CHECK(tokenizer.decode(ids, false) == row[2].get<std::string>());
+        CHECK(plain == row[3].get<Ids>());
+        CHECK(tokenizer.decode(plain) == text);
+        CHECK(EpochEncoder(tokenizer, std::vector{text}, 0, 3).encode(0)[0] == plain);
+        for (const double dropout : {0.2, 1.0})
+          CHECK(EpochEncoder(tokenizer, std::vector{text}, dropout, 3).encode(0)[0] ==
+                tokenizer.encode(text, {.dropout = dropout, .seed = 3}));
+      }
+    }
+  }
+}
+
 TEST_CASE("text that spells a special token is text", "[text]") {
   TrainOptions options;
   options.vocab_size = 400;
