@@ -32,8 +32,8 @@ TrainingRun::TrainingRun(std::string program, const std::filesystem::path& out, 
   head_ = last_checkpoint(program_, out);
   if (run_) run_->require_fits(head_->file);
   if (run_ && !run_->has_config())
-    write_message(fmt::format("{}: {}: is missing; training goes on with the options in {}\n", program_, run_->config(),
-                              std::filesystem::path(head_->file.path).filename().string()));
+    write_message(fmt::format("{}: {}: is missing; training goes on with the options in {}\n", program_, text::printable(run_->config()),
+                              text::printable(std::filesystem::path(head_->file.path).filename().string())));
   checkpoint_ = head_->file.path;
   if (!options_.every) options_.every = head_->options.every;
   if (!options_.keep) options_.keep = head_->options.keep;
