@@ -25,7 +25,9 @@ void add_train(CLI::App& app) {
   };
   const auto state = std::make_shared<State>();
   Options& options = state->options;
-  command->add_option("--data", options.data, "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*; plain or .gz")
+  command
+      ->add_option("--data", options.data,
+                   "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*, or tables train.SRC-TGT.tsv; plain or .gz")
       ->type_name("DIR");
   command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
   command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");

@@ -152,6 +152,8 @@ TEST_CASE("Files that are not safetensors") {
   spill(path, "");
   CHECK(message(path) == path.string() + ": expected a safetensors file of at least 8 bytes but got 0");
   spill(path, "PK\x03\x04 a zip file, perhaps a pickle");
+  CHECK(message(path) == path.string() + ": expected a safetensors file but got a zip archive");
+  spill(path, "a text in place of a model");
   CHECK(message(path).find("header of at most 100000000 bytes") != std::string::npos);
   spill(path, std::string(8, '\0'));
   CHECK(message(path).find("start with {") != std::string::npos);

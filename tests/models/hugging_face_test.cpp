@@ -258,15 +258,15 @@ TEST_CASE("A stored head that differs from the token table is the model's, whate
       copy_fixture(name, temporary / directory, [&](nlohmann::json& config) { config["tie_word_embeddings"] = tied; }, edit);
       return load_hugging_face(temporary / directory);
     };
-    const auto own = [&](std::map<std::string, Tensor>& tensors) { tensors["lm_head.weight"] = flip(tensors.at(table), {0}).clone(); };
+    const auto own = [&](std::map<std::string, Tensor>& tensors) { tensors["lm_head.weight"] = clone(flip(tensors.at(table), {0})); };
     const nn::DecoderLM kept = load("kept", true, own), untied = load("untied", false, own);
     CHECK_FALSE(kept.options.tied_head);
     const Tensor ids = expected_of(name).at("ids");
     CHECK(are_equal(kept.forward(ids), untied.forward(ids)));
     // A single number of the last row is enough.
     const nn::DecoderLM close = load("close", true, [&](std::map<std::string, Tensor>& tensors) {
-      tensors["lm_head.weight"] = tensors.at(table).clone();
-      slice(slice(tensors["lm_head.weight"], 0, 95, 96), 1, 31, 32).fill_(3);
+      tensors["lm_head.weight"] = clone(tensors.at(table));
+      fill_(slice(slice(tensors["lm_head.weight"], 0, 95, 96), 1, 31, 32), 3);
     });
     CHECK_FALSE(close.options.tied_head);
     // Equal ones are one parameter, also if the file has them in two dtypes.
