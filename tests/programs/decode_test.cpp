@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "bytes.h"
 #include "reference.h"
 #include "text/bpe.h"
 #include "text/printable.h"
@@ -255,7 +256,7 @@ TEST_CASE("tern-translate decode --src-file (a file in place of the standard inp
   const std::string file = models.directory / "input", out = models.out(models.one);
   spill(file, models.input);
   CHECK(models.decode(models.one, {"--src-file", file}, "not this\n").out == out);
-  spill(file + ".gz", test::gzip(models.input));
+  spill(file + ".gz", tern::test::gzip(models.input));
   CHECK(models.decode(models.one, {"--src-file", file + ".gz", "--beam", "1"}, "").out == out);
   check_refused(models.decode(models.one, {"--src-file", file + ".missing"}, ""), ".missing: could not be read: No such file");
   spill(file, "Der Hund.\n\xFF\n");
