@@ -214,7 +214,7 @@ TEST_CASE("A store without descriptors waits for some, and does not spin") {
   for (int fd; (fd = ::dup(0)) >= 0;) taken.push_back(fd);
   const double before = cpu_seconds();
   std::this_thread::sleep_for(700ms);
-  CHECK(cpu_seconds() - before < 0.2);
+  CHECK(cpu_seconds() - before < 0.02);  // a loop that spins takes more, even on a busy machine
   for (const int fd : taken) ::close(fd);
   CHECK(client(server)->get("key", 5s) == "value");
 }
