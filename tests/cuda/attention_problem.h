@@ -100,7 +100,8 @@ struct AttentionProblem {
     }
     for (std::vector<double>* result : {&y, &dq}) result->resize(static_cast<std::size_t>(q.host().numel()));
     for (std::vector<double>* result : {&dk, &dv}) result->resize(static_cast<std::size_t>(k.host().numel()));
-    log_sums.assign(static_cast<std::size_t>(batch() * c.heads * total(c, c.queries)), 0);
+    // With a bias there are two, of which the second is what rounding takes from the first: 0 within the tolerance.
+    log_sums.assign(static_cast<std::size_t>((c.has_bias ? 2 : 1) * batch() * c.heads * total(c, c.queries)), 0);
     for (std::int64_t n = 0; n < c.sequences; ++n)
       for (std::int64_t h = 0; h < c.heads; ++h) attend(n, h);
   }
@@ -170,7 +171,7 @@ void check_attention(const AttentionProblem& problem, DType dtype, Forward&& for
   const auto like_q = [&] { return heads_of(dtype, problem.batch(), problem.total(c, c.queries), c.heads, c.head_dim, c.shift); };
   const auto like_k = [&] { return heads_of(dtype, problem.batch(), problem.total(c, c.keys), c.kv_heads, c.head_dim, c.shift); };
   Twin y = like_q(), dq = like_q(), dk = like_k(), dv = like_k(),
-       log_sums(DType::f32, {problem.batch(), c.heads, problem.total(c, c.queries)});
+       log_sums(DType::f32, {(c.has_bias ? 2 : 1) * problem.batch(), c.heads, problem.total(c, c.queries)});
   for (Twin* twin : {&y, &dq, &dk, &dv, &log_sums}) twin->upload();
   const View q = problem.q.device(), k = problem.k.device(), v = problem.v.device(), g = problem.g.device();
   const kernels::AttentionGradients gradients{dq.device(), dk.device(), dv.device(), {}};

@@ -1,5 +1,6 @@
 // Each module that has one natural input is called as a function, and errors name it.
 #include "catch.h"
+#include "message.h"
 #include "nn/nn.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
@@ -70,9 +71,9 @@ TEST_CASE("Each module of the library is called as a function", "[module]") {
 
 TEST_CASE("A called module is named once in an error", "[module]") {
   const nn::TransformerLayer layer({.width = 8, .heads = 2, .ff = 5, .dropout = 0});
-  CHECK_THROWS_WITH(layer(ones({2, 3, 7})), Catch::Matchers::Contains("norm1 (LayerNorm)"));
+  CHECK(contains(message_of([&] { layer(ones({2, 3, 7})); }), "norm1 (LayerNorm)"));
   const nn::FeedForward ff(8, 5);
-  CHECK_THROWS_WITH(ff(ones({2, 7})), Catch::Matchers::Contains("in module fc (Linear)"));
+  CHECK(contains(message_of([&] { ff(ones({2, 7})); }), "in module fc (Linear)"));
 }
 
 TEST_CASE("A transposed convolution's sizes, settings and errors are PyTorch's", "[module]") {
@@ -88,7 +89,7 @@ TEST_CASE("A transposed convolution's sizes, settings and errors are PyTorch's",
         "in=1, out=1, kernel=3, stride=2, output_padding=1, bias=false");
   CHECK_THROWS_WITH(nn::ConvTranspose2d(1, 1, 3, {.output_padding = 1}),
                     "[ConvTranspose2d] expected an output_padding below the stride but got 1 and 1");
-  CHECK_THROWS_WITH(nn::ConvTranspose2d(2, 3, 3, {.groups = 2}), Catch::Matchers::Contains("groups that divide in and out"));
+  CHECK(contains(message_of([&] { nn::ConvTranspose2d(2, 3, 3, {.groups = 2}); }), "groups that divide in and out"));
   CHECK(nn::AdaptiveAvgPool2d({2, 3}).settings() == "size=(2, 3)");
   CHECK(nn::AdaptiveMaxPool2d(2).settings() == "size=2");
 }

@@ -43,6 +43,7 @@ const std::map<std::string, Calls>& calls() {
        {[](const Tensor& x) { return conv1d(reshape(x, {1, 4, 4}), reshape(x, {4, 4, 1})); },
         [](const Tensor& x) { return conv1d(reshape(x, {1, 4, 4}), ones({2, 4, 1}), ones({2})); }}},
       {"conv2d", {[](const Tensor& x) { return conv2d(reshape(x, {1, 1, 4, 4}), reshape(x, {4, 1, 2, 2})); }}},
+      {"conv_transpose2d", {[](const Tensor& x) { return conv_transpose2d(reshape(x, {1, 4, 2, 2}), reshape(x, {4, 1, 2, 2})); }}},
       {"softmax", {[](const Tensor& x) { return softmax(x); }}},
       {"log_softmax", {[](const Tensor& x) { return log_softmax(x); }}},
       {"attention_softmax",

@@ -57,7 +57,8 @@ void check_memory_of_counts(Device device) {
   for (const Tensor& x : {bits, few, wide}) {
     INFO(name(x.dtype()));
     CHECK(bytes_for_each(n, device, [&] { CHECK(sum(x).item<std::int64_t>() == n / 64); }) < 0.5);
-    CHECK(bytes_for_each(n, device, [&] { CHECK(sum(reshape(x, {n / 512, 512}), {0}).dtype() == DType::i64); }) < 0.5);
+    // The rows of a tall matrix are added up in parts, more of them with more threads.
+    CHECK(bytes_for_each(n, device, [&] { CHECK(sum(reshape(x, {n / 512, 512}), {0}).dtype() == DType::i64); }) < 1);
     CHECK(bytes_for_each(n, device, [&] { CHECK(prod(x).item<std::int64_t>() == 0); }) < 0.5);
     CHECK(bytes_for_each(n, device, [&] { CHECK(any(x).item<bool>()); }) < 0.5);
     CHECK(bytes_for_each(n, device, [&] { CHECK_FALSE(all(x).item<bool>()); }) < 0.5);
@@ -71,7 +72,8 @@ void check_memory_of_counts(Device device) {
     CHECK(bytes_for_each(n, device, [&] { CHECK(masked_select(x, bits).numel() == n / 64); }) < 9);
   }
   const Tensor rests = remainder(numbers, 7);
-  CHECK(bytes_for_each(n, device, [&] { CHECK(bincount(rests).numel() == 7); }) < 0.5);
+  // On a GPU additions at equal indices are put in order by sorting: the indices and their places, twice.
+  CHECK(bytes_for_each(n, device, [&] { CHECK(bincount(rests).numel() == 7); }) < (device == cpu ? 0.5 : 17));
 }
 
 }  // namespace
