@@ -39,6 +39,11 @@ constexpr std::string_view no_methods[] = {
     "quantize",
 };
 
+/// Names that NumPy or PyTorch have for an op, beside the C++ one.
+constexpr std::pair<std::string_view, const char*> other_names[] = {
+    {"stddev", "std"}, {"max", "amax"}, {"min", "amin"}, {"clamp", "clip"}, {"unstack", "unbind"}, {"cat", "concatenate"},
+};
+
 struct Parameter {
   std::string name, rest;  ///< rest: ": type = default"
   bool has_default() const { return rest.find(" = ") != std::string::npos; }
@@ -233,6 +238,7 @@ nb::object signatures(const Known& f) {
   };
   for (const nb::handle original : f.function.attr("__nb_signature__")) {
     Signature signature(nb::cast<std::string>(original[0]));
+    signature.begin = "def " + nb::cast<std::string>(f.name) + "(";
     if (f.is_method) {
       if (!signature.parameters[0].is_of("tern._core.Tensor")) continue;
       signature.parameters[0] = {"self", ""};
@@ -300,8 +306,10 @@ PyObject* get_signatures(PyObject* self, void*) {
 }
 /// No descriptors for these: the type has such names itself.
 PyObject* attribute(PyObject* self, PyObject* name) {
-  for (const char* const own : {"__name__", "__module__", "__qualname__"})
-    if (PyUnicode_CompareWithASCIIString(name, own) == 0) return PyObject_GetAttr(known(self).function.ptr(), name);
+  const Known& f = known(self);
+  if (PyUnicode_CompareWithASCIIString(name, "__module__") == 0) return PyObject_GetAttr(f.function.ptr(), name);
+  for (const char* const own : {"__name__", "__qualname__"})
+    if (PyUnicode_CompareWithASCIIString(name, own) == 0) return Py_NewRef(f.name.ptr());
   return PyObject_GenericGetAttr(self, name);
 }
 PyObject* representation(PyObject* self) { return PyUnicode_FromFormat("<function tern.%U>", known(self).name.ptr()); }
@@ -379,10 +387,18 @@ void publish(nb::module_& m, const std::string& place, nb::class_<Tensor>* metho
     const std::string kind = Py_TYPE(value.ptr())->tp_name;
     if (kind == "nanobind.nb_func") {
       auto [known, is_of_tensor] = describe(name, value, doc);
-      nb::setattr(m, name, object_of(known));
       const bool is_excluded = std::find(std::begin(no_methods), std::end(no_methods), text) != std::end(no_methods);
-      known.is_method = true;
-      if (methods && !is_excluded && is_of_tensor) nb::setattr(*methods, name, object_of(known));
+      const bool is_method = methods && !is_excluded && is_of_tensor;
+      const auto place_under = [&](nb::handle at) {
+        known.name = nb::borrow(at);
+        known.is_method = false;
+        nb::setattr(m, at, object_of(known));
+        known.is_method = true;
+        if (is_method) nb::setattr(*methods, at, object_of(known));
+      };
+      place_under(name);
+      for (const auto& [own, other] : other_names)
+        if (methods && own == text) place_under(nb::str(other));
     } else if (PyType_Check(value.ptr()) && !doc.empty() && nb::object(value.attr("__doc__")).is_none()) {
       nb::setattr(value, "__doc__", nb::str(doc.c_str()));
     }

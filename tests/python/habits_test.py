@@ -104,6 +104,13 @@ def test_methods():
     assert x.exp.__doc__ == tern.exp.__doc__ and "e^x" in tern.Tensor.exp.__doc__
 
 
+def test_names_of_other_libraries():
+    x = tern.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
+    assert x.std(0).tolist() == tern.std(x, dim=0).tolist() == x.stddev(0).tolist() and x.amax(1).tolist() == [3, 5] and x.amin(axis=1).tolist() == [-2, -6]
+    assert x.clip(-1, 1).tolist() == x.clamp(-1, 1).tolist() and [r.tolist() for r in x.unbind(0)] == x.tolist() and tern.concatenate([x, x], axis=1).shape == (2, 6)
+    assert pickle.loads(pickle.dumps(tern.std)) is tern.std and repr(tern.std) == "<function tern.std>" and tern.std.__name__ == "std"
+
+
 def test_printing_and_numbers(capsys):
     loss = tern.tensor(0.69314718)
     print(3, loss, f"{loss:.3f} {loss:8.2e} {loss}", "{:5.1f}".format(loss), "%.2f" % loss)

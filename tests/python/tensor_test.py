@@ -196,13 +196,27 @@ def test_scopes_as_decorators():
     for x, enabled in (evaluate(w), evaluate(w, twice=True)):
         assert not x.requires_grad and not enabled
     assert tern.is_grad_enabled()
-    results = []
-    threads = [threading.Thread(target=lambda: results.extend(evaluate(w)[0].requires_grad for _ in range(200))) for _ in range(4)]
-    for thread in threads:
+
+    @tern.no_grad()
+    def hold(entered, may_leave):
+        entered.set()
+        may_leave.wait(60)
+
+    ended = []
+
+    def run(*events):
+        hold(*events)
+        ended.append(True)
+
+    events = [(threading.Event(), threading.Event()) for _ in range(2)]
+    threads = [threading.Thread(target=run, args=pair) for pair in events]
+    for thread, (entered, _) in zip(threads, events):
         thread.start()
-    for thread in threads:
+        entered.wait(60)
+    for thread, (_, may_leave) in zip(threads, events):  # the first one leaves first
+        may_leave.set()
         thread.join()
-    assert results == [False] * 800 and (w * 2).requires_grad
+    assert ended == [True, True]
 
 
 def test_state_is_a_threads_own():
