@@ -78,6 +78,12 @@ void bind_factories(nb::module_& m) {
       },
       "shape"_a, "probability"_a, "dtype"_a = DType::f32, "device"_a = nb::none(), Released());
   m.def(
+      "randint",
+      [](std::int64_t low, std::int64_t high, const Shape& shape, DType dtype, const DeviceLike& device) {
+        return randint(low, high, shape, dtype, device.get());
+      },
+      "low"_a, "high"_a, "shape"_a, "dtype"_a = DType::i64, "device"_a = nb::none(), Released(), "Whole numbers, uniform in [low, high).");
+  m.def(
       "randperm", [](std::int64_t n, const DeviceLike& device) { return randperm(n, device.get()); }, "n"_a, "device"_a = nb::none(),
       Released());
   m.def("uniform_", &uniform_, "x"_a, "low"_a = 0, "high"_a = 1, Released());

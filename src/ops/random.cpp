@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
@@ -13,9 +16,21 @@
 
 namespace tern {
 
-static void check_bounds(const char* op, double low, double high) {
+static double largest_finite(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return 65504;
+    case DType::bf16: return 0x1.fep127;
+    case DType::f64: return std::numeric_limits<double>::max();
+    default: return std::numeric_limits<float>::max();
+  }
+}
+
+static void check_bounds(const char* op, DType dtype, double low, double high) {
   if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high))
     fail(op, fmt::format("expected finite bounds low <= high but got {} and {}", low, high));
+  const double most = largest_finite(dtype), widest = largest_finite(dtype == DType::f64 ? DType::f64 : DType::f32);
+  if (std::max(-low, high) > most || high - low > widest)
+    fail(op, fmt::format("expected bounds and a width that are finite in {} but got {} and {}", name(dtype), low, high));
 }
 static void check_deviation(const char* op, double mean, double deviation) {
   if (!(deviation >= 0) || !std::isfinite(mean) || !std::isfinite(deviation))
@@ -34,7 +49,7 @@ static void draw_normal(const Tensor& x, double mean, double deviation) {
 
 Tensor rand(const Shape& shape, double low, double high, DType dtype, Device device) {
   detail::check_floating("rand", dtype);
-  check_bounds("rand", low, high);
+  check_bounds("rand", dtype, low, high);
   Tensor y = empty(shape, dtype, device);
   draw_uniform(y, low, high);
   return y;
@@ -56,6 +71,20 @@ Tensor bernoulli(const Shape& shape, double probability, DType dtype, Device dev
   return y;
 }
 
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype, Device device) {
+  constexpr const char* op = "randint";
+  if (is_floating(dtype) || dtype == DType::boolean) fail(op, fmt::format("expected an integer dtype but got {}", name(dtype)));
+  if (low >= high) fail(op, fmt::format("expected bounds low < high but got {} and {}", low, high));
+  const std::int64_t least = dtype == DType::u8 ? 0 : dtype == DType::i32 ? INT32_MIN : INT64_MIN;
+  const std::int64_t most = dtype == DType::u8 ? UINT8_MAX : dtype == DType::i32 ? INT32_MAX : INT64_MAX;
+  if (low < least || high - 1 > most) fail(op, fmt::format("expected numbers that {} holds but got {} to {}", name(dtype), low, high - 1));
+  Tensor y = empty(shape, dtype, device);
+  const PhiloxState state = context().generator.reserve(y.numel());
+  const std::uint64_t span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+  on(device, [&](auto dev) { kernels::whole_numbers(dev, y.view(), low, span, state); }, op);
+  return y;
+}
+
 Tensor randperm(std::int64_t n, Device device) {
   if (n < 0) fail("randperm", fmt::format("expected n >= 0 but got {}", n));
   Tensor y = empty({n}, DType::i64, device);
@@ -72,8 +101,8 @@ static void check_in_place(const char* op, const Tensor& x) {
 }
 
 Tensor uniform_(const Tensor& x, double low, double high) {
-  check_bounds("uniform_", low, high);
   check_in_place("uniform_", x);
+  check_bounds("uniform_", x.dtype(), low, high);
   draw_uniform(x, low, high);
   return x;
 }

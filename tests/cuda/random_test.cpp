@@ -2,6 +2,9 @@
 
 #include "backend/memory.h"
 #include "catch.h"
+#include "ops/operators.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
 #include "twin.h"
 
 namespace tern {
@@ -47,6 +50,10 @@ TEST_CASE("uniform and bernoulli draw the CPU's numbers", "[cuda]") {
     // Whether low + width * u is rounded once or twice is the compilers' choice.
     check(dtype, tolerance(dtype) / 10, [](auto dev, const View& y, PhiloxState state) { kernels::uniform(dev, y, -0.3, 0.7, state); });
   }
+  // The largest draws round to the upper bound, and both devices take the number below it.
+  for (DType dtype : floats)
+    for (const auto& [low, high] : {std::pair{-1.0, 0.0}, {0.0, 3.0}, {4096.0, 4098.0}})
+      check(dtype, tolerance(dtype) / 10, [=](auto dev, const View& y, PhiloxState state) { kernels::uniform(dev, y, low, high, state); });
   for (DType dtype : all_dtypes)
     for (double probability : {0.0, 0.1, 1.0})
       check(dtype, 0, [=](auto dev, const View& y, PhiloxState state) { kernels::bernoulli(dev, y, probability, state); });
@@ -72,6 +79,32 @@ TEST_CASE("dropout draws and divides as the CPU, also in place", "[cuda]") {
         kernels::dropout(Cuda{}, x.device(), x.device(), 0.3, states[0]);
         CHECK(x.difference() == "");
       }
+}
+
+TEST_CASE("uniform numbers of a GPU stay below the upper bound", "[cuda]") {
+  const DeviceScope scope(cuda());
+  for (DType dtype : floats)
+    for (const auto& [low, high] : {std::pair{0.0, 1.0}, {-1.0, 0.0}, {1e3, 1e3 + 10}, {0.1, 0.7}}) {
+      INFO(name(dtype) << ", " << low << " to " << high);
+      const Tensor x = rand({300001}, low, high, dtype);
+      CHECK(all(x < high).item<bool>());
+      CHECK(all(x >= low).item<bool>());
+    }
+  CHECK(all(rand({300001}, 1e6, 1e6 + 10) < 1e6 + 10).item<bool>());
+}
+
+TEST_CASE("whole numbers of a GPU are the CPU's", "[cuda]") {
+  // Spans of which almost no and of which a quarter of the draws are rejected, of 32 and of 64 bits. (Twin compares doubles.)
+  for (const auto& [low, high] :
+       {std::pair<std::int64_t, std::int64_t>{-7, 190}, {0, 3ll << 30}, {0, 1ll << 32}, {0, 3ll << 61}, {INT64_MIN, INT64_MAX}}) {
+    const auto drawn = [low = low, high = high](Device device) {
+      manual_seed(12);
+      return randint(low, high, {300001}, DType::i64, device).to_vector<std::int64_t>();
+    };
+    CHECK(drawn(cuda()) == drawn(cpu));
+  }
+  for (DType dtype : {DType::i32, DType::u8})
+    check(dtype, 0, [](auto dev, const View& y, PhiloxState state) { kernels::whole_numbers(dev, y, 3, 197, state); });
 }
 
 TEST_CASE("permutation draws the CPU's order", "[cuda]") {

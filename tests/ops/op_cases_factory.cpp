@@ -191,7 +191,12 @@ void add_random(Rows& rows) {
   };
   drawing(
       "rand", [](const Shape& s, DType t, Device d) { return rand(s, -1, 3, t, d); }, [](std::int64_t i) { return -1 + 4 * unit(i); },
-      {{[] { rand({3}, 0, 1, DType::i64); }, {"floating", "i64"}}}, 2);
+      {{[] { rand({3}, 0, 1, DType::i64); }, {"floating", "i64"}},
+       {[] { rand({3}, 2, 1); }, {"low <= high", "2 and 1"}},
+       {[] { rand({3}, 0, 1e5, DType::f16); }, {"finite in f16", "100000"}},
+       {[] { rand({3}, -3e38, 3e38); }, {"width", "finite in f32"}},
+       {[] { rand({3}, -1e308, 1e308, DType::f64); }, {"width", "finite in f64"}}},
+      2);
   drawing(
       "randn", [](const Shape& s, DType t, Device d) { return randn(s, 0.5, 2, t, d); }, [](std::int64_t i) { return 0.5 + 2 * gauss(i); },
       {{[] { randn({3}, 0, 1, DType::boolean); }, {"floating", "bool"}}}, 4);
@@ -217,6 +222,19 @@ void add_random(Rows& rows) {
       {{[] { bernoulli({3}, 1.5); }, {"1.5"}}, {[] { bernoulli({3}, -0.1); }, {"-0.1"}}, {[] { bernoulli({3}, std::nan("")); }, {"nan"}}},
       1);
   rows.back().dtypes = all_dtypes;
+  rows.back().on_cuda_bitwise = true;
+
+  drawing(
+      "randint", [](const Shape& s, DType t, Device d) { return randint(3, 200, s, t, d); },
+      [](std::int64_t i) { return double(3 + (std::uint64_t{word(i)} * 197 >> 32)); },
+      {{[] { randint(0, 3, {3}, DType::f32); }, {"integer", "f32"}},
+       {[] { randint(0, 2, {3}, DType::boolean); }, {"integer", "bool"}},
+       {[] { randint(4, 4, {3}); }, {"low < high", "4"}},
+       {[] { randint(0, 257, {3}, DType::u8); }, {"u8", "256"}},
+       {[] { randint(-1, 3, {3}, DType::u8); }, {"u8", "-1"}},
+       {[] { randint(0, (std::int64_t(1) << 31) + 1, {3}, DType::i32); }, {"i32", "2147483648"}}},
+      1);
+  rows.back().dtypes = {DType::i64, DType::i32, DType::u8};
   rows.back().on_cuda_bitwise = true;
 
   Row row{"randperm", {}, {{[] { randperm(-1); }, {"-1"}}}};

@@ -234,6 +234,7 @@ def test_values_and_gradients(name):
         (lambda: tern.eye(2), [[1, 0], [0, 1]]),
         (lambda: tern.full((2,), 7, dtype=tern.i32), [7, 7]),
         (lambda: tern.sort(tern.randperm(4))[0], [0, 1, 2, 3]),
+        (lambda: tern.randint(2**63 - 2, 2**63 - 1, (2,)), [2**63 - 2, 2**63 - 2]),
         (lambda: tern.tensor([5, 6]) % 4, [1, 2]),
         (lambda: ~tern.tensor([True, False]), [False, True]),
         (lambda: tern.tensor([True, False]) & tern.tensor([True, True]), [True, False]),
@@ -256,6 +257,12 @@ def test_max_pool_and_conv2d_are_those_of_the_modules():
     assert tern.allclose(conv(x), y) and y.shape == (2, 4, 3, 6)
     assert tern.allclose(nn.MaxPool2d(2)(x), tern.max_pool2d(x, 2))
     np.testing.assert_allclose(tern.max_pool2d(x, 2).numpy()[0, 0, 0, 0], x.numpy()[0, 0, :2, :2].max())
+
+
+@pytest.mark.parametrize("option", ["stride", "padding", "dilation"])
+def test_windows_beyond_64_bits_are_errors(option):
+    with pytest.raises(tern.Error, match=r"^\[conv2d\] expected [^\n]*$"):
+        tern.conv2d(tern.ones((1, 1, 4, 4)), tern.ones((1, 1, 5, 5)), **{option: 2**62})
 
 
 def test_dropout_keeps_the_mean_and_multinomial_follows_the_weights():

@@ -7,6 +7,10 @@
 
 #include "catch.h"
 #include "ops/factory.h"
+#include "ops/kernels/random.h"
+#include "ops/operators.h"
+#include "ops/reduce.h"
+#include "ops/statistics.h"
 #include "ops/view.h"
 
 namespace tern {
@@ -139,20 +143,112 @@ TEST_CASE("Uniform numbers are uniform") {
   for (int bin : bins) CHECK(std::abs(bin - many / 16) < 600);  // standard deviation 108
 }
 
-TEST_CASE("A narrow dtype's uniform numbers stay below the upper bound") {
-  for (DType dtype : {DType::f16, DType::bf16, DType::f32}) {
-    INFO(name(dtype));
-    manual_seed(6);
-    const Tensor x = rand({many}, 0, 1, dtype);
-    double top = 0;
-    if (dtype == DType::f16)
-      for (f16 v : x.to_vector<f16>()) top = std::max<double>(top, v);
-    if (dtype == DType::bf16)
-      for (bf16 v : x.to_vector<bf16>()) top = std::max<double>(top, v);
-    if (dtype == DType::f32)
-      for (float v : x.to_vector<float>()) top = std::max<double>(top, v);
-    CHECK(top <= 1);
+namespace {
+
+/// Checks that uniform numbers of S are in [low, high) in S, are the plain formula's where that is below `high`, and else the largest
+/// number of S below it. Returns how many of them that replaced.
+template <class S, class C>
+std::int64_t replaced_at_the_bound(DType dtype, double low, double high) {
+  manual_seed(6);
+  const auto unit = rand({many}, 0, 1, DType::f32).to_vector<float>();
+  manual_seed(6);
+  const auto values = rand({many}, low, high, dtype).to_vector<S>();
+  manual_seed(6);
+  CHECK(uniform_(empty({many}, dtype), low, high).to_vector<S>().size() == values.size());
+  const C bottom = S(C(low)), top = S(C(high));
+  C last = bottom, seen = bottom;  // the largest of all draws of the formula below `high`, and of those drawn
+  std::int64_t replaced = 0, wrong = 0;
+  std::vector<C> formula;
+  for (float u : unit) formula.push_back(S(C(low) + C(high - low) * C(u)));
+  for (C x : formula)
+    if (x < top) last = std::max(last, x);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const C x = values[i];
+    seen = std::max(seen, x);
+    replaced += formula[i] >= top;
+    // A sum may be rounded once or twice: one ulp.
+    wrong += x < bottom || !(x < top) || (formula[i] < top && std::abs(x - formula[i]) > (top - last));
   }
+  CHECK(wrong == 0);
+  return replaced;
+}
+
+}  // namespace
+
+TEST_CASE("Uniform numbers stay below the upper bound in every dtype") {
+  const std::pair<double, double> bounds[] = {{0, 1}, {-3, 3}, {1000, 1010}, {0.1, 0.7}, {-2, -1.5}, {0, 6e4}};
+  for (const auto& [low, high] : bounds) {
+    INFO(low << " to " << high);
+    CHECK(replaced_at_the_bound<f16, float>(DType::f16, low, high) > 0);
+    CHECK(replaced_at_the_bound<bf16, float>(DType::bf16, low, high) > 0);
+    replaced_at_the_bound<float, float>(DType::f32, low, high);
+    replaced_at_the_bound<double, double>(DType::f64, low, high);
+  }
+  for (const DType dtype : {DType::f16, DType::bf16}) CHECK(all(rand({many}, -1, 0, dtype) < 0).item<bool>());
+  CHECK(replaced_at_the_bound<float, float>(DType::f32, 1e6, 1e6 + 10) > 0);
+  CHECK(replaced_at_the_bound<float, float>(DType::f32, -1e6 - 10, -1e6) > 0);
+  CHECK(replaced_at_the_bound<double, double>(DType::f64, 1e16, 1e16 + 20) > 0);
+  // Without a number between the bounds there is only `low`.
+  CHECK(rand({2}, 1, 1.0001, DType::f16).to_vector<f16>() == std::vector<f16>(2, f16(1.0f)));
+  CHECK(rand({2}, 2, 2).to_vector<float>() == std::vector<float>{2, 2});
+}
+
+TEST_CASE("The next smaller number of a 16-bit float") {
+  for (int bits = 0; bits < 65536; ++bits) {
+    f16 x;
+    x.bits = static_cast<std::uint16_t>(bits);
+    if (!std::isfinite(float(x)) || float(x) == -65504) continue;
+    const float below = kernels::next_below(x);
+    const f16 between((below + float(x)) / 2);  // rounds to one of two neighbours
+    if (!(below < float(x)) || (float(between) != below && float(between) != float(x))) FAIL_CHECK(float(x) << " has " << below);
+  }
+  CHECK(float(kernels::next_below(bf16(1.0f))) == 1 - 0x1p-8f);
+  CHECK(float(kernels::next_below(bf16(0.0f))) < 0);
+}
+
+TEST_CASE("randint draws each whole number equally often, for spans of up to 64 bits") {
+  manual_seed(4);
+  const auto counts = bincount(randint(-3, 4, {70000}) + 3).to_vector<std::int64_t>();
+  REQUIRE(counts.size() == 7);
+  for (std::int64_t count : counts) CHECK(std::abs(count - 10000) < 500);  // standard deviation 93
+  // A span of 3/4 of all draws, of 32 and of 64 bits: without rejection one number of two would be drawn twice as often as the other.
+  for (const std::int64_t span : {std::int64_t(3) << 30, std::int64_t(3) << 61}) {
+    INFO(span);
+    std::vector<int> rests(3);
+    int in_order = 0;
+    for (std::int64_t x : randint(0, span, {90000}).to_vector<std::int64_t>()) {
+      in_order += x >= 0 && x < span;
+      ++rests[static_cast<std::size_t>(x % 3)];
+    }
+    CHECK(in_order == 90000);
+    for (int rest : rests) CHECK(std::abs(rest - 30000) < 900);  // standard deviation 141
+  }
+  // Above 2^53, where a double has no odd numbers.
+  const std::int64_t base = (std::int64_t(1) << 62) + 1;
+  std::int64_t odd = 0;
+  for (std::int64_t x : randint(base, base + 3'000'000'000, {10000}).to_vector<std::int64_t>()) {
+    odd += x % 2;
+    if (x < base || x >= base + 3'000'000'000) FAIL_CHECK("drew " << x);
+  }
+  CHECK(std::abs(odd - 5000) < 300);  // standard deviation 50
+  // The widest range: signs and upper halves are balanced.
+  std::int64_t negative = 0, small = 0;
+  for (std::int64_t x : randint(INT64_MIN, INT64_MAX, {10000}).to_vector<std::int64_t>()) {
+    negative += x < 0;
+    small += x >= -(std::int64_t(1) << 62) && x < std::int64_t(1) << 62;
+  }
+  CHECK(std::abs(negative - 5000) < 300);
+  CHECK(std::abs(small - 5000) < 300);
+  CHECK(randint(INT64_MAX - 1, INT64_MAX, {3}).to_vector<std::int64_t>() == std::vector<std::int64_t>(3, INT64_MAX - 1));
+  CHECK(randint(5, 6, {0}).numel() == 0);
+  // A run of draws in one call and in calls of 8 elements, which reserve whole positions.
+  manual_seed(9);
+  const auto whole = randint(0, 1000, {64}).to_vector<std::int64_t>();
+  manual_seed(9);
+  std::vector<std::int64_t> parts;
+  for (int i = 0; i < 8; ++i)
+    for (std::int64_t x : randint(0, 1000, {8}).to_vector<std::int64_t>()) parts.push_back(x);
+  CHECK(parts == whole);
 }
 
 TEST_CASE("Normal numbers are normal") {

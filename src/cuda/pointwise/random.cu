@@ -44,10 +44,22 @@ void fill_blocks(const View& y, PhiloxState state, bool aligned, F f) {
 
 template <class T>
 struct Uniform {
-  computed_t<T> start, width;
+  UniformRange<T, computed_t<T>> range;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<T, 4>& out) const {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) out.values[k] = convert<T>(start + width * static_cast<computed_t<T>>(unit_float(block.words[k])));
+    for (int k = 0; k < 4; ++k) out.values[k] = convert<T>(range(unit_float(block.words[k])));
+  }
+};
+
+template <class T>
+struct WholeNumbersOf {
+  WholeNumbers numbers;
+  PhiloxState state;
+  __device__ void operator()(const PhiloxBlock& upper, std::int64_t first, bool, std::int64_t, Vector<T, 4>& out) const {
+    const std::uint64_t position = state.offset + (state.base ? *state.base : 0) + static_cast<std::uint64_t>(first / 4);
+    const PhiloxBlock lower = numbers.is_wide ? philox(state.seed, position, 1) : upper;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) out.values[k] = static_cast<T>(numbers(upper.words[k], lower.words[k], state.seed, position, k));
   }
 };
 
@@ -113,10 +125,7 @@ struct DropoutOfElements {
 }  // namespace
 
 void uniform(Cuda, const View& y, double low, double high, PhiloxState state) {
-  dispatch_floats(y.dtype, "uniform", [&]<class T>() {
-    using C = computed_t<T>;
-    fill_blocks<T>(y, state, true, Uniform<T>{static_cast<C>(low), static_cast<C>(high - low)});
-  });
+  dispatch_floats(y.dtype, "uniform", [&]<class T>() { fill_blocks<T>(y, state, true, Uniform<T>{{low, high}}); });
 }
 
 void normal(Cuda, const View& y, double mean, double deviation, PhiloxState state) {
@@ -129,6 +138,12 @@ void normal(Cuda, const View& y, double mean, double deviation, PhiloxState stat
 void bernoulli(Cuda, const View& y, double probability, PhiloxState state) {
   dispatch_bits(y.dtype, [&]<class Bits>() {
     fill_blocks<Bits>(y, state, true, Bernoulli<Bits>{draws_below(probability, 24), static_cast<Bits>(bits_of(1, y.dtype))});
+  });
+}
+
+void whole_numbers(Cuda, const View& y, std::int64_t low, std::uint64_t span, PhiloxState state) {
+  dispatch_numbers(y.dtype, "whole_numbers", [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) fill_blocks<T>(y, state, true, WholeNumbersOf<T>{{low, span}, state});
   });
 }
 

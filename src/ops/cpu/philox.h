@@ -13,12 +13,12 @@ struct PhiloxWords {
   alignas(64) std::uint32_t of_blocks[4][pitch];
   alignas(64) std::uint32_t of_elements[4 * pitch];
 
-  /// of_blocks[w][b] = word w of block first + b, for at most max_blocks blocks.
-  void draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count);
+  /// of_blocks[w][b] = word w of block first + b of a Philox stream, for at most max_blocks blocks.
+  void draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count, std::uint64_t stream = 0);
   /// Words of elements first, first + 1, ...
-  const std::uint32_t* draw(const PhiloxState& state, std::int64_t first, std::int64_t count) {
+  const std::uint32_t* draw(const PhiloxState& state, std::int64_t first, std::int64_t count, std::uint64_t stream = 0) {
     const std::int64_t blocks = ceil_div(first % 4 + count, 4);
-    draw_blocks(state, first / 4, blocks);
+    draw_blocks(state, first / 4, blocks, stream);
     for (std::int64_t b = 0; b < blocks; ++b)
       for (int w = 0; w < 4; ++w) of_elements[4 * b + w] = of_blocks[w][b];
     return of_elements + first % 4;

@@ -12,12 +12,12 @@ namespace tern {
 
 namespace {
 
-/// words[w][b] = word w of the block at position first + step b.
+/// words[w][b] = word w of the block at position first + step b of a stream.
 template <int rounds, std::uint64_t step, std::int64_t pitch>
-void draw_words(std::uint64_t seed, std::uint64_t first, std::int64_t count, std::uint32_t (&words)[4][pitch]) {
+void draw_words(std::uint64_t seed, std::uint64_t first, std::int64_t count, std::uint32_t (&words)[4][pitch], std::uint64_t stream = 0) {
 #pragma omp simd
   for (std::int64_t b = 0; b < count; ++b) {
-    const PhiloxBlock block = philox<rounds>(seed, first + step * std::uint64_t(b));
+    const PhiloxBlock block = philox<rounds>(seed, first + step * std::uint64_t(b), stream);
     words[0][b] = block.words[0];
     words[1][b] = block.words[1];
     words[2][b] = block.words[2];
@@ -27,13 +27,17 @@ void draw_words(std::uint64_t seed, std::uint64_t first, std::int64_t count, std
 
 }  // namespace
 
-[[gnu::flatten, gnu::noinline]] void loops::PhiloxWords::draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count) {
-  draw_words<10, 1>(state.seed, state.offset + (state.base ? *state.base : 0) + std::uint64_t(first), count, of_blocks);
+/// Position of the first block.
+static std::uint64_t position_of(const PhiloxState& state) { return state.offset + (state.base ? *state.base : 0); }
+
+[[gnu::flatten, gnu::noinline]] void loops::PhiloxWords::draw_blocks(const PhiloxState& state, std::int64_t first, std::int64_t count,
+                                                                     std::uint64_t stream) {
+  draw_words<10, 1>(state.seed, position_of(state) + std::uint64_t(first), count, of_blocks, stream);
 }
 
 [[gnu::flatten, gnu::noinline]] const std::uint16_t* loops::DropoutBits::draw(const PhiloxState& state, std::int64_t first,
                                                                               std::int64_t count) {
-  const std::uint64_t position = state.offset + (state.base ? *state.base : 0) + std::uint64_t(first / 4), even = position & ~1ull;
+  const std::uint64_t position = position_of(state) + std::uint64_t(first / 4), even = position & ~1ull;
   const std::int64_t skipped = first % 4 + 4 * std::int64_t(position - even), blocks = ceil_div(skipped + count, 8);
   draw_words<dropout_rounds, 2>(state.seed, even, blocks, of_blocks);
   for (std::int64_t b = 0; b < blocks; ++b)
@@ -105,9 +109,9 @@ void box_muller(const std::uint32_t (*words)[PhiloxWords::pitch], std::int64_t n
 void uniform(Cpu, const View& y, double low, double high, PhiloxState state) {
   dispatch_floats(y.dtype, "uniform", [&]<class S>() {
     using C = compute_t<S>;
-    const C start = C(low), width = C(high - low);
+    const UniformRange<S, C> range(low, high);
     map_words<C, S>(y, state, [=](const std::uint32_t* words, C* out, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i) out[i] = start + width * C(unit_float(words[i]));
+      for (std::int64_t i = 0; i < n; ++i) out[i] = range(unit_float(words[i]));
     });
   });
 }
@@ -136,10 +140,26 @@ void bernoulli(Cpu, const View& y, double probability, PhiloxState state) {
   });
 }
 
+void whole_numbers(Cpu, const View& y, std::int64_t low, std::uint64_t span, PhiloxState state) {
+  const WholeNumbers numbers(low, span);
+  dispatch_numbers(y.dtype, "whole_numbers", [&]<class S>() {
+    if constexpr (std::is_integral_v<S>)
+      for_each_chunk(y.numel(), [&](std::int64_t first, std::int64_t n) {
+        PhiloxWords upper, lower;
+        const std::uint32_t* const a = upper.draw(state, first, n);
+        const std::uint32_t* const b = numbers.is_wide ? lower.draw(state, first, n, 1) : a;
+        const std::uint64_t position = position_of(state) + std::uint64_t(first / 4);
+        S* const to = y.as<S>() + first;
+        for (std::int64_t i = 0; i < n; ++i)
+          to[i] = static_cast<S>(numbers(a[i], b[i], state.seed, position + std::uint64_t(i / 4), static_cast<int>(i % 4)));
+      });
+  });
+}
+
 void permutation(Cpu, const View& y, PhiloxState state) {
   const std::int64_t n = y.shape[0];
   const Scratch<Ranked<std::uint64_t>> entries(2 * n, y.stream);
-  const std::uint64_t first = state.offset + (state.base ? *state.base : 0);
+  const std::uint64_t first = position_of(state);
   parallel(n, function_grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const PhiloxBlock block = philox(state.seed, first + std::uint64_t(i));
