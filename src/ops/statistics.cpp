@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
@@ -19,6 +20,8 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/ceil_div.h"
+#include "tensor/checked.h"
 
 namespace tern {
 
@@ -112,7 +115,7 @@ Tensor bincount(const Tensor& x_, const Tensor& weights, std::int64_t least) {
   if (x.numel() > 0) {
     const auto smallest = min(x).item<std::int64_t>();
     if (smallest < 0) fail("bincount", fmt::format("expected numbers >= 0 but got {}", smallest));
-    size = std::max(size, max(x).item<std::int64_t>() + 1);
+    size = std::max(size, checked_add("bincount", max(x).item<std::int64_t>(), 1));
   }
   const Tensor source = weights.defined() ? weights : broadcast_to(ones({1}, DType::i64, x.device()), x.shape());
   return index_add(zeros({size}, source.dtype(), x.device()), 0, x, source);
@@ -130,6 +133,39 @@ static void check_rates(const Tensor& rates, std::int64_t least) {
          fmt::format("expected {} or more weights beyond 0 in each row but got {}", std::max<std::int64_t>(least, 1), drawable));
 }
 
+/// Uniform numbers in (0, 1), f64: multiples of 2^-53.
+static Tensor uniform_of_53_bits(const Shape& shape, Device device) {
+  return cast(randint(1, std::int64_t(1) << 53, shape, DType::i64, device), DType::f64) * 0x1p-53;
+}
+
+/// Inversion: a draw is the first class at which the running sum of weights exceeds u times the total. Weights are whole numbers here, of
+/// which a row has 2^52: their sums are exact in any order, so that a class of weight 0 is never drawn, and both devices agree.
+static Tensor drawn_with_replacement(const Tensor& weights, std::int64_t count) {
+  const std::int64_t classes = weights.size(-1);
+  Tensor shares = cast(weights, DType::f64) / cast(max(weights, {-1}, true), DType::f64);  // no sum of them overflows
+  mul_(shares, 0x1p52 / sum(shares, {-1}, true));
+  const Tensor running = cumsum(cast(std::exchange(shares, {}), DType::i64), -1);
+  const Tensor total = cast(slice(running, -1, classes - 1), DType::f64);
+  Shape shape = weights.shape();
+  shape[shape.size() - 1] = count;
+  const Tensor at = cast(uniform_of_53_bits(shape, weights.device()) * total, DType::i64);
+  // Bisection between the first and the last class that are still possible.
+  Tensor first = zeros(shape, DType::i64, weights.device()), last = full_like(first, static_cast<double>(classes - 1));
+  for (std::int64_t possible = classes; possible > 1; possible = ceil_div(possible, 2)) {
+    const Tensor middle = floor_divide(first + last, 2), is_later = le(gather(running, -1, middle), at);
+    first = where(is_later, middle + 1, first);
+    last = where(is_later, last, middle);
+  }
+  return minimum(first, last);  // last is a class also if the weights are invalid
+}
+
+/// Exponential race: of exponential times with rates w, the smallest is that of i with probability w[i] / sum(w), and the next ones are
+/// draws from the rest. The times' logarithms are compared, with 53 bits of u, of which no two are equal for millions of classes.
+static Tensor drawn_without_replacement(const Tensor& weights, std::int64_t count) {
+  const Tensor times = neg(log(uniform_of_53_bits(weights.shape(), weights.device())));
+  return topk(log(cast(weights, DType::f64)) - log(times), count, -1).indices;
+}
+
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) {
   detail::check_floating("multinomial", weights);
   if (weights.dims() < 1 || weights.size(-1) < 1)
@@ -137,18 +173,8 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) 
   if (count < 0 || (!replacement && count > weights.size(-1)))
     fail("multinomial", fmt::format("expected a count in [0, {}] but got {}", weights.size(-1), count));
   const NoGrad unrecorded;
-  Tensor rates = detail::widened(weights);
-  check_rates(rates, replacement ? 1 : count);
-  Shape shape = weights.shape();
-  if (replacement) {
-    rates = unsqueeze(rates, -2);
-    shape.insert(shape.size() - 1, count);
-  }
-  // Exponential race: of exponential times with rates p, the smallest is that of i with probability p[i] / sum(p), and the next ones are
-  // draws from the rest. u = 0 would make the time 0 / 0 for a rate of 0.
-  const Tensor times = neg(log(maximum(rand(shape, 0, 1, DType::f32, weights.device()), 0x1p-25)));
-  const Tensor keys = rates / cast(times, rates.dtype());
-  return replacement ? argmax(keys, -1) : topk(keys, count, -1).indices;
+  check_rates(weights, replacement ? 1 : count);
+  return replacement ? drawn_with_replacement(weights, count) : drawn_without_replacement(weights, count);
 }
 
 }  // namespace tern

@@ -30,11 +30,12 @@ Unique unique(const Tensor& x);
 /// Histogram of integers x (N), all >= 0: the number of times that each occurs, or the sum of its weights (N), to which gradients flow;
 /// (max(x) + 1), or (least) if that is more. Waits for the device.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t least = 0);
-/// Draws `count` indices (..., count), i64, for each row of weights (..., V), which are >= 0 and need not sum to 1, with or without
-/// replacement, by the Gumbel-max trick in its exponential form p / -log(u): that takes count V random numbers with replacement, V without,
-/// from this thread's generator. Throws Error for more draws than V without replacement, and on the CPU for a weight that is negative, NaN
-/// or infinite and for a row without a positive weight or, without replacement, with fewer than `count` of them. On a GPU, where a check
-/// would wait for the device, the draws of such a row are arbitrary.
+/// Draws `count` indices (..., count), i64, for each row of weights (..., V), which are >= 0 and need not sum to 1, from this thread's
+/// generator. With replacement by inversion: V + count numbers of memory, log2(V) steps, and a class whose share is below 2^-52 is not
+/// drawn. Without replacement by an exponential race, the Gumbel-max trick: V random numbers. Weights are summed in f64. Throws Error for
+/// more draws than V without replacement, and on the CPU for a weight that is negative, NaN or infinite and for a row without a positive
+/// weight or, without replacement, with fewer than `count` of them. On a GPU, where a check would wait for the device, the draws of such a
+/// row are arbitrary.
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement = false);
 
 }  // namespace tern

@@ -305,28 +305,6 @@ TEST_CASE("Derivatives where a root or a power has none") {
   CHECK(list(grad({sum(cumprod(y, 0))}, {y})[0]) == Doubles{1, 8, 0});
 }
 
-TEST_CASE("multinomial draws as often as the weights say, and without replacement each once") {
-  manual_seed(5);
-  const Tensor weights = Tensor::from(std::vector<float>{1, 0, 3, 4}, {4});
-  const std::int64_t draws = 8000;
-  const std::vector<std::int64_t> seen = bincount(multinomial(weights, draws, true), {}, 4).to_vector<std::int64_t>();
-  const double shares[] = {0.125, 0, 0.375, 0.5};
-  for (std::size_t i = 0; i < 4; ++i) {
-    // Five standard deviations.
-    const double expected = shares[i] * double(draws);
-    CHECK(std::abs(double(seen[i]) - expected) <= 5 * std::sqrt(expected * (1 - shares[i])));
-  }
-  CHECK(seen[1] == 0);
-  const Tensor rows = multinomial(ones({500, 4}), 3);
-  std::int64_t first[4] = {};
-  const std::vector<std::int64_t> at = rows.to_vector<std::int64_t>();
-  for (std::size_t row = 0; row < at.size(); row += 3) {
-    CHECK((at[row] != at[row + 1] && at[row] != at[row + 2] && at[row + 1] != at[row + 2]));
-    ++first[at[row]];
-  }
-  for (const std::int64_t n : first) CHECK(std::abs(double(n) - 125) < 50);
-}
-
 TEST_CASE("Counts of narrow integers and of flags take no memory for wide copies") { check_memory_of_counts(cpu); }
 TEST_CASE("Counts of narrow integers and of flags take no memory for wide copies, on a GPU", "[cuda]") { check_memory_of_counts(cuda()); }
 
