@@ -166,7 +166,7 @@ void BeamSearch::retire(const Tensor& rows, const std::vector<std::size_t>& orig
   const Tensor tokens = reshape(index_select(slice(complete_.tokens, 1, 0, n), 0, rows), {count * n, complete_.tokens.size(2)});
   Rows done{tokens, of(complete_.counts), of(complete_.has_eos), of(complete_.log_p), {}};
   for (std::size_t origin : origins) done.origins.insert(done.origins.end(), static_cast<std::size_t>(n), origin);
-  collect(done, options_.length_penalty, result_);
+  collect(done, options_, result_);
 }
 
 /// Keeps `keeping` sentences, among them all that are not done.
@@ -186,7 +186,7 @@ void BeamSearch::drop_done(std::int64_t keeping) {
 std::vector<std::vector<Hypothesis>> BeamSearch::run() {
   while (true) {
     const std::int64_t left = advance();
-    if (left < 0) fail_without_number(squeeze(is_number_, 1), origins_, step_);
+    if (left < 0) fail_without_number(squeeze(is_number_, 1), text_.logits, origins_, step_);
     if (left == 0) break;
     const std::int64_t keeping = rows_to_keep(left, sentences(), device_);
     const bool drops = keeping < sentences();

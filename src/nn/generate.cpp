@@ -23,15 +23,15 @@ namespace tern::nn {
 
 namespace detail {
 
-void collect(const Rows& rows, double length_penalty, std::vector<std::vector<Hypothesis>>& result) {
+void collect(const Rows& rows, const GenerateOptions& options, std::vector<std::vector<Hypothesis>>& result) {
   const std::int64_t width = rows.tokens.size(1);
   const auto tokens = rows.tokens.to_vector<std::int64_t>(), counts = rows.counts.to_vector<std::int64_t>();
   const std::vector<float> log_p = rows.log_p.to_vector<float>();
   const auto has_eos = cast(rows.has_eos, DType::i64).to_vector<std::int64_t>();
   for (std::size_t i = 0; i < rows.origins.size(); ++i) {
-    if (log_p[i] == -std::numeric_limits<float>::infinity()) continue;
+    if (options.search == Search::beam && log_p[i] == -std::numeric_limits<float>::infinity()) continue;
     const auto first = tokens.begin() + static_cast<std::int64_t>(i) * width;
-    const double score = log_p[i] / std::pow(static_cast<double>(counts[i]), length_penalty);
+    const double score = log_p[i] / std::pow(static_cast<double>(counts[i]), options.length_penalty);
     result[rows.origins[i]].push_back({{first, first + counts[i] - has_eos[i]}, log_p[i], score});
   }
 }
@@ -62,11 +62,20 @@ std::vector<std::size_t> picked(const std::vector<std::size_t>& values, const st
   return result;
 }
 
-void fail_without_number(const Tensor& is_number, const std::vector<std::size_t>& origins, std::int64_t step) {
+void fail_without_number(const Tensor& is_number, const Tensor& logits, const std::vector<std::size_t>& origins, std::int64_t step) {
   const Places places = places_of(is_number);
-  fail("generate", fmt::format("expected logits without a NaN, and not all -inf, but row {} has such logits for its new token {}: "
-                               "AnomalyMode names the module",
-                               places.dropped.empty() ? 0 : origins[static_cast<std::size_t>(places.dropped.front())], step));
+  const std::int64_t row = places.dropped.empty() ? 0 : places.dropped.front(), rows = logits.size(0) / is_number.size(0);
+  const auto values = cast(slice(logits, 0, row * rows, (row + 1) * rows), DType::f32).to_vector<float>();
+  std::string found = "no token of a probability above 0";
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!(values[i] < std::numeric_limits<float>::infinity())) {
+      found = fmt::format("{} at token {}", std::isnan(values[i]) ? "NaN" : "+inf", i % static_cast<std::size_t>(logits.size(1)));
+      break;
+    }
+  fail("generate",
+       fmt::format("expected logits below +inf, none of them NaN and not all -inf, but row {} has {} in those for its new token "
+                   "{}: AnomalyMode names the module",
+                   origins[static_cast<std::size_t>(row)], found, step));
 }
 
 }  // namespace detail
@@ -96,6 +105,14 @@ std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateO
     if (limit < 1) fail("generate", fmt::format("expected limits >= 1 but got {}", limit));
     if (options.max_new_tokens > 0) limit = std::min(limit, options.max_new_tokens);
   }
+  const std::int64_t copies = options.search == Search::beam ? options.beam : options.n_best, most = std::int64_t(1) << 30;
+  if (copies > most / rows)
+    fail("generate", fmt::format("expected at most 2^30 hypotheses at once but got {} of each of {} rows", copies, rows));
+  // Scores are f32: beyond its range no hypothesis would be better than another.
+  const auto longest = static_cast<double>(*std::max_element(text.limits.begin(), text.limits.end()));
+  if (!(std::pow(longest, std::abs(options.length_penalty)) < 1e30))
+    fail("generate",
+         fmt::format("expected a length_penalty whose power of {} tokens is below 1e30 but got {}", longest, options.length_penalty));
   if (text.numbers.empty()) {
     text.numbers.resize(text.limits.size());
     std::iota(text.numbers.begin(), text.numbers.end(), std::int64_t{0});
@@ -186,10 +203,12 @@ std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::
 /// Logarithm of the mean of the models' probabilities, which serves as logits too.
 static Tensor joined(const Tensors& logits) {
   Tensors log_p;
-  for (const Tensor& x : logits) {
-    if (x.shape() != logits[0].shape())
-      fail("ensemble", fmt::format("expected logits {} of every model but got {}", to_string(logits[0].shape()), to_string(x.shape())));
-    log_p.push_back(log_softmax(cast(x, DType::f32)));
+  for (const Tensor& part : logits) {
+    if (part.shape() != logits[0].shape())
+      fail("ensemble", fmt::format("expected logits {} of every model but got {}", to_string(logits[0].shape()), to_string(part.shape())));
+    const Tensor x = cast(part, DType::f32);
+    // A row with +inf or NaN stays as it is, for the error of generate().
+    log_p.push_back(where(lt(max(x, {1}, true), std::numeric_limits<double>::infinity()), log_softmax(x), x));
   }
   return logsumexp(stack(log_p), {0}) - std::log(static_cast<double>(logits.size()));
 }

@@ -46,7 +46,7 @@ struct GenerateOptions {
   double length_penalty = 1;
   std::int64_t n_best = 1;        ///< hypotheses to return for each row: at most `beam` in beam search, any number of samples
   std::int64_t beam = 5;          ///< beam size of Search::beam
-  double temperature = 1;         ///< for Search::sample: divisor of the logits; 0 is greedy
+  double temperature = 1;         ///< for Search::sample: divisor of the logits; 0, also as f32, is greedy
   std::int64_t top_k = 0;         ///< sample from the k most probable tokens; 0: from all
   double top_p = 1;               ///< sample from the smallest set of tokens with this total probability (Holtzman et al., 2020)
   std::uint64_t seed = 0;         ///< seed of Search::sample
@@ -68,7 +68,7 @@ struct Hypothesis {
 /// the logits stay on the device, and rows that have ended are removed from the batch. On the CPU the result of a row does not depend,
 /// bitwise, on the other rows and their order if that holds for `next`. It does for read_prompts and read_sources with fused kernels; the
 /// composed softmax of prompts sums in an order that depends on the longest prompt. Throws Error for options out of range, and for logits
-/// with a NaN or all -inf.
+/// with a NaN or +inf, or all -inf: each row has a hypothesis.
 std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateOptions& options = {});
 
 /// An ensemble of models, with the mean of their probabilities. They need the same vocabulary and rows; the lowest limit of a row applies.

@@ -1,8 +1,9 @@
-#include <cmath>
-#include <limits>
+#include <bit>
+#include <cstdint>
 
 #include "nn/detail/search.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/normalize.h"
@@ -11,13 +12,12 @@
 #include "ops/view.h"
 
 // Note [Samples]: a token is sampled by inversion: of the candidate tokens, in a fixed order, the first at which the cumulative sum of
-// probabilities exceeds u times the total. Each token takes one uniform number u, the word that Philox gives for (seed, row's number,
-// sample, step): so a row's samples depend neither on its place in a batch nor on the other rows.
+// probabilities exceeds u times the total. Each token takes one uniform number u of 53 bits, from the words that Philox gives for (seed,
+// row's number, sample, step): so a row's samples depend neither on its place in a batch nor on the other rows. Probabilities are summed as
+// whole numbers, the largest being 2^62 / V: their sums are exact in any order, so that a token of probability 0 is never reached.
 namespace tern::nn::detail {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Uniform numbers of several steps, computed on the host and copied to the device together.
 class UniformNumbers {
@@ -26,17 +26,18 @@ class UniformNumbers {
   UniformNumbers(std::uint64_t seed, std::vector<std::int64_t> numbers, std::int64_t samples, Device device)
       : seed_(seed), numbers_(std::move(numbers)), samples_(samples), device_(device) {}
 
-  /// (R), for the rows with these initial indices.
+  /// (R), f64, for the rows with these initial indices.
   Tensor uniform(const std::vector<std::size_t>& places, std::int64_t step) {
     constexpr std::int64_t steps = 32;
     if (step % steps == 0) {
-      std::vector<float> values;
+      std::vector<double> values;
       for (std::size_t place : places)
         for (std::int64_t s = step; s < step + steps; ++s) {
           const auto row = static_cast<std::int64_t>(place);
           const auto position = static_cast<std::uint64_t>(row % samples_) << 32 | static_cast<std::uint64_t>(s);
           const auto stream = static_cast<std::uint64_t>(numbers_[static_cast<std::size_t>(row / samples_)]);
-          values.push_back(unit_float(philox(seed_, position, stream).words[0]));
+          const PhiloxBlock block = philox(seed_, position, stream);
+          values.push_back(double(block.words[0]) * 0x1p-32 + double(block.words[1] >> 11) * 0x1p-53);
         }
       ahead_ = Tensor::from(values, {static_cast<std::int64_t>(places.size()), steps}, device_);
     }
@@ -68,9 +69,10 @@ Tensor drawn(const Tensor& logits, const Tensor& largest, const Tensor& u, const
     const Tensor share = p / sum(p, {1}, true), before = cumsum(share, 1) - share;
     p = where(lt(before, options.top_p), p, 0.0);  // the sum before the first is exactly 0: the first stays
   }
-  const Tensor running = cumsum(p, 1), total = slice(running, 1, p.size(1) - 1);
-  // Below the total despite rounding: trailing tokens of probability 0 are never reached.
-  const Tensor target = minimum(unsqueeze(u, 1) * total, total * (1 - 0x1p-22));
+  // The product by a power of 2 is exact. A row of NaN, which is an error or has ended, is one of zeros here: cast makes it so.
+  const auto share = static_cast<double>((std::uint64_t(1) << 62) / std::bit_ceil(static_cast<std::uint64_t>(p.size(1))));
+  const Tensor running = cumsum(cast(p * share, DType::i64), 1), total = slice(running, 1, p.size(1) - 1);
+  const Tensor target = minimum(cast(unsqueeze(u, 1) * cast(total, DType::f64), DType::i64), total - 1);
   const Tensor place = sum(le(running, target), {1}, true);
   return squeeze(ids.defined() ? gather(ids, 1, place) : place, 1);
 }
@@ -79,7 +81,7 @@ Tensor drawn(const Tensor& logits, const Tensor& largest, const Tensor& u, const
 
 std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const GenerateOptions& options) {
   const Device device = text.logits.device();
-  const bool draws_tokens = options.search == Search::sample && options.temperature > 0;
+  const bool draws_tokens = options.search == Search::sample && static_cast<float>(options.temperature) > 0;
   const std::int64_t samples = options.search == Search::sample ? options.n_best : 1;
   std::vector<std::vector<Hypothesis>> result(text.limits.size());
   std::vector<std::int64_t> row_of, row_limits;
@@ -107,7 +109,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
     const auto of = [&](const Tensor& x) { return index_select(x, 0, rows); };
     Rows done{of(slice(tokens, 1, 0, width)), of(counts), of(has_eos), of(log_p), {}};
     for (std::size_t place : leaving) done.origins.push_back(static_cast<std::size_t>(row_of[place]));
-    collect(done, options.length_penalty, result);
+    collect(done, options, result);
   };
   // Samples of a row may end in any order, and are returned in the order drawn: all at the end.
   const bool drops_rows = samples == 1;
@@ -123,7 +125,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
     const Tensor taken = squeeze(gather(logits, 1, unsqueeze(next, 1)), 1);
     if (!largest.defined()) largest = taken;
     // max and argmax count NaN as largest. Rows that have ended are ignored.
-    const Tensor is_number = logical_or(gt(largest, -infinity), logical_not(active));
+    const Tensor is_number = logical_or(isfinite(largest), logical_not(active));
     const Tensor is_end = eq(next, static_cast<double>(options.eos));
     if (options.has_scores) log_p = log_p + where(active, taken - logsumexp(logits, {1}), 0.0);
     copy_(select(tokens, 1, step), next);
@@ -135,7 +137,7 @@ std::vector<std::vector<Hypothesis>> pick_tokens(Continuation& text, const Gener
     const std::int64_t left = where(all(is_number), sum(active), -1.0).item<std::int64_t>();
     if (left < 0) {
       for (std::size_t& place : places) place = static_cast<std::size_t>(row_of[place]);
-      fail_without_number(is_number, places, step);
+      fail_without_number(is_number, logits, places, step);
     }
     if (left == 0) {
       retire(arange(count, DType::i64, device), places, step + 1);

@@ -221,6 +221,7 @@ TEST_CASE("A model that makes NaN generates nothing", "[generate]") {
   }
   for (const nn::Search search : {nn::Search::greedy, nn::Search::beam, nn::Search::sample})
     CHECK_THROWS_WITH(nn::generate(model, {{1}, {2, 1}}, {.max_length = 5}, {.search = search}),
-                      "[generate] expected logits without a NaN, and not all -inf, but row 0 has such logits for its new token 0: "
+                      "[generate] expected logits below +inf, none of them NaN and not all -inf, but row 0 has NaN at token 3 in those for "
+                      "its new token 0: "
                       "AnomalyMode names the module");
 }

@@ -2,12 +2,15 @@
 #include "nn/detail/search.h"
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
 
 #include "nn/generate.h"
 #include "nn/results.h"
+#include "ops/factory.h"
+#include "ops/join.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 
@@ -305,6 +308,89 @@ TEST_CASE("Draws belong to the number of a row and to a step", "[generate]") {
     CHECK(best(nn::generate(toy.read({0, 1, 2}, {9, 9, 9}),
                             {.search = nn::Search::sample, .eos = 0, .temperature = temperature, .seed = 3})) ==
           best(nn::generate(toy.read({0, 1, 2}, {9, 9, 9}), {.eos = 0})));
+}
+
+TEST_CASE("A sample is the token at which the sum of probabilities passes a number of 53 bits", "[generate]") {
+  // All tokens are equally probable, so that the token is the number's share of them. A number of 24 bits would miss some of these.
+  constexpr std::int64_t tokens = 1 << 20, steps = 24, samples = 8;
+  nn::Continuation text;
+  text.logits = zeros({1, tokens});
+  text.limits = {steps};
+  text.numbers = {5};
+  text.select = [](const Tensor&, bool) {};
+  text.next = [](const Tensor& ids) { return zeros({ids.size(0), tokens}); };
+  const Results drawn = nn::generate(text, {.search = nn::Search::sample, .eos = -1, .n_best = samples, .seed = 7});
+  std::int64_t equal = 0;
+  for (std::int64_t sample = 0; sample < samples; ++sample)
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const PhiloxBlock block = philox(7, std::uint64_t(sample) << 32 | std::uint64_t(step), 5);
+      const double u = double(block.words[0]) * 0x1p-32 + double(block.words[1] >> 11) * 0x1p-53;
+      equal += drawn[0].at(std::size_t(sample)).tokens.at(std::size_t(step)) == std::int64_t(u * tokens);
+    }
+  CHECK(equal == samples * steps);
+}
+
+TEST_CASE("A logit of +inf or NaN is one error in every search", "[generate]") {
+  constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const auto text = [](const std::vector<float>& logits) {
+    const Tensor first = zeros({3, 4}), x = Tensor::from(logits, {1, 4});
+    nn::Continuation result;
+    result.logits = first;
+    result.limits = {3, 3, 3};
+    result.select = [](const Tensor&, bool) {};
+    // Only the last row of the batch, at its second token.
+    result.next = [x](const Tensor& ids) { return cat({zeros({ids.size(0) - 1, 4}), x}); };
+    return result;
+  };
+  struct Kind {
+    std::vector<float> logits;
+    std::string found;
+  };
+  for (const Kind& kind : {Kind{{0, 0, infinity, 0}, "+inf at token 2"},
+                           {{infinity, infinity, infinity, infinity}, "+inf at token 0"},
+                           {{0, nan, 0, infinity}, "NaN at token 1"},
+                           {{0, infinity, nan, -infinity}, "+inf at token 1"},
+                           {{-infinity, -infinity, -infinity, -infinity}, "no token of a probability above 0"}})
+    for (const nn::GenerateOptions& options : {nn::GenerateOptions{.search = nn::Search::greedy, .eos = -1},
+                                               {.search = nn::Search::greedy, .eos = -1, .has_scores = false},
+                                               {.search = nn::Search::beam, .eos = -1, .beam = 1},
+                                               {.search = nn::Search::beam, .eos = -1, .beam = 2},
+                                               {.search = nn::Search::sample, .eos = -1},
+                                               {.search = nn::Search::sample, .eos = -1, .n_best = 2},
+                                               {.search = nn::Search::sample, .eos = -1, .temperature = 0},
+                                               {.search = nn::Search::sample, .eos = -1, .temperature = 1e-46},
+                                               {.search = nn::Search::sample, .eos = -1, .top_k = 2},
+                                               {.search = nn::Search::sample, .eos = -1, .top_p = 0.5}}) {
+      const std::string message = "[generate] expected logits below +inf, none of them NaN and not all -inf, but row 2 has " + kind.found +
+                                  " in those for its new token 1: AnomalyMode names the module";
+      CHECK_THROWS_WITH(nn::generate(text(kind.logits), options), message);
+      if (kind.found.front() == 'n') continue;  // the ensemble's softmax of -inf alone is NaN
+      std::vector<nn::Continuation> parts;
+      parts.push_back(text({0, 0, 0, 0}));
+      parts.push_back(text(kind.logits));
+      CHECK_THROWS_WITH(nn::generate(nn::ensemble(std::move(parts)), options), message);
+    }
+}
+
+TEST_CASE("Every row has a hypothesis, whatever the numbers are", "[generate]") {
+  constexpr float huge = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity();
+  for (const std::vector<float>& logits :
+       {std::vector<float>{huge, -huge, huge, 0}, {-huge, -huge, -infinity, -huge}, {-infinity, 0, -infinity, -infinity}})
+    for (const nn::Search search : {nn::Search::greedy, nn::Search::beam, nn::Search::sample})
+      for (const double temperature : {1e-46, 1.0, 1e38, 1e300}) {
+        CAPTURE(temperature);
+        nn::Continuation text;
+        text.logits = Tensor::from(logits, {1, 4});
+        text.limits = {3};
+        text.select = [](const Tensor&, bool) {};
+        text.next = [&](const Tensor& ids) { return broadcast_to(Tensor::from(logits, {1, 4}), {ids.size(0), 4}); };
+        const Results found = nn::generate(text, {.search = search, .eos = -1, .beam = 2, .temperature = temperature});
+        REQUIRE(found.at(0).size() == 1);
+        for (std::int64_t id : found[0][0].tokens) CHECK(logits.at(std::size_t(id)) > -infinity);
+      }
+  const Toy toy;
+  CHECK_THROWS_WITH(nn::generate(toy.read({0}, {9}), {.search = nn::Search::beam, .eos = 0, .length_penalty = -99}),
+                    "[generate] expected a length_penalty whose power of 9 tokens is below 1e30 but got -99");
 }
 
 TEST_CASE("An ensemble has the mean of its models' probabilities", "[generate]") {
