@@ -32,13 +32,13 @@ Tensors stack_examples(std::span<const Tensors> examples);
 
 /// Options of Loader.
 struct LoaderOptions {
-  std::int64_t batch_size = 32;  ///< examples of a batch
-  bool shuffle = true;           ///< a new order for each epoch, a function of the seed and the epoch's number
-  std::uint64_t seed = 0;        ///< seed of the orders
-  bool drop_last = false;        ///< leave out the last batch of an epoch if it is smaller
-  int workers = 1;               ///< threads that make batches; 0: next() makes them
-  int prefetch = 4;              ///< batches that are made ahead, 1 or more
-  Device device = cpu;           ///< device of the returned batches
+  std::int64_t batch_size = 32;      ///< examples of a batch
+  bool shuffle = true;               ///< a new order for each epoch, a function of the seed and the epoch's number
+  std::uint64_t seed = 0;            ///< seed of the orders
+  bool drop_last = false;            ///< leave out the last batch of an epoch if it is smaller
+  int workers = 1;                   ///< threads that make batches; 0: next() makes them
+  int prefetch = 4;                  ///< batches that are made ahead, 1 or more
+  Device device = default_device();  ///< device of the returned batches
 };
 
 /// Position of a Loader: the next batch begins with entry `index` of the order of `epoch`.

@@ -45,9 +45,9 @@ Tensor trunc_normal(const Tensor& x, double mean, double deviation, double low, 
   // Inverse of the distribution function at uniform numbers: no rejection, so that each element is a function of its own random number and
   // all devices agree.
   const auto erf_at = [&](double bound) { return std::erf((bound - mean) / (deviation * std::numbers::sqrt2)); };
-  std::vector<double> values = rand(x.shape(), erf_at(low), erf_at(high), DType::f64).to_vector<double>();
+  std::vector<double> values = rand(x.shape(), erf_at(low), erf_at(high), DType::f64, cpu).to_vector<double>();
   for (double& value : values) value = std::clamp(mean + deviation * std::numbers::sqrt2 * inverse_erf(value), low, high);
-  return copy_(x, Tensor::from(values, x.shape()));
+  return copy_(x, Tensor::from(values, x.shape(), cpu));
 }
 
 Fans fans(const Shape& shape) {

@@ -41,7 +41,8 @@ class KvCache {
   KvCache() = default;
   /// For `batch` rows of at most `capacity` tokens. Memories may have `memory_capacity` tokens; 0: as many as the first one has. Throws
   /// Error for sizes below 1, and a memory_capacity below 0.
-  KvCache(std::int64_t batch, std::int64_t capacity, std::size_t layers, Device device = cpu, std::int64_t memory_capacity = 0);
+  KvCache(std::int64_t batch, std::int64_t capacity, std::size_t layers, Device device = default_device(),
+          std::int64_t memory_capacity = 0);
 
   /// Number of tokens in each row, which is the slot of the next one: (B), i64.
   Tensor lengths;

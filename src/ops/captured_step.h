@@ -22,7 +22,7 @@ class CapturedStep {
   using Function = std::function<Tensor(const Tensors& inputs)>;  ///< a loss, or another result of the step
   /// `runs_as_written`: calls of each set of shapes that run as written before one is captured. A capture takes the time of several runs,
   /// so a value above 1 saves it for shapes that are rare. Throws Error without a function, and for a value below 1.
-  explicit CapturedStep(Function step, Device device = cpu, std::int64_t runs_as_written = 1);
+  explicit CapturedStep(Function step, Device device = default_device(), std::int64_t runs_as_written = 1);
   ~CapturedStep();
   /// @{
   CapturedStep(CapturedStep&&) noexcept;  ///< moves the recordings too

@@ -11,7 +11,7 @@ namespace tern {
 /// are the same on both devices, except where rounding decides between numbers of almost equal magnitude: see qr, eigh and svd.
 
 /// True if this build has linear algebra on such a device: Eigen for the CPU, cuSOLVER for a GPU.
-bool has_linalg(Device device = cpu);
+bool has_linalg(Device device = default_device());
 
 /// Cholesky factor: the lower triangle L with L L^T = a, for symmetric positive definite a (..., N, N), of which only the lower triangle is
 /// read. Throws Error for a matrix that is not positive definite, or has a NaN. The gradient is symmetric. Murray, "Differentiation of the

@@ -17,8 +17,8 @@ using Pass = backend::PassScope;
 
 /// Options of Profiler.
 struct ProfilerOptions {
-  ModuleNames names = {};  ///< nn::module_names(model); without them a module's path consists of types
-  Device device = cpu;     ///< device of the work
+  ModuleNames names = {};            ///< nn::module_names(model); without them a module's path consists of types
+  Device device = default_device();  ///< device of the work
 };
 
 /// Records the work of the thread that makes it, and of others with a WatchedThread, until finish() or the destructor. Several profilers

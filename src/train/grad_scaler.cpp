@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
@@ -13,7 +15,7 @@ namespace tern::train {
 
 GradScaler::GradScaler(const GradScalerOptions& options, Device device) : options_(options) {
   using detail::require;
-  require("GradScaler", options.scale > 0 && options.scale < 3e38, "a scale > 0", options.scale);
+  require("GradScaler", options.scale >= 0x1p-126 && options.scale <= 0x1p126, "a scale in [2^-126, 2^126]", options.scale);
   require("GradScaler", options.growth >= 1, "growth >= 1", options.growth);
   require("GradScaler", options.backoff > 0 && options.backoff < 1, "0 < backoff < 1", options.backoff);
   require("GradScaler", options.interval > 0, "an interval > 0", static_cast<double>(options.interval));
@@ -32,8 +34,13 @@ Tensor GradScaler::step(Optimizer& optimizer, double max_norm) {
   const Tensor advance = empty({}, DType::f32, device);
   begin_in_place("GradScaler", scale_);
   begin_in_place("GradScaler", clean_steps_);
-  const kernels::LossScale loss{scale_.view(),   clean_steps_.view(), advance.view(),
-                                options_.growth, options_.backoff,    static_cast<double>(options_.interval)};
+  const kernels::LossScale loss{scale_.view(),
+                                clean_steps_.view(),
+                                advance.view(),
+                                options_.growth,
+                                options_.backoff,
+                                static_cast<double>(options_.interval),
+                                std::min(options_.scale, 1.0)};
   const ClippedNorm clip = detail::norm_and_factor(optimizer, max_norm, loss);
   optimizer.step({.factor = clip.factor, .advance = advance});
   return clip.norm;

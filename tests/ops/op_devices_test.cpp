@@ -4,6 +4,7 @@
 #include "message.h"
 #include "op_cases.h"
 #include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/kernels/attention.h"
 #include "ops/kernels/embedding.h"
 #include "ops/reduce.h"
@@ -58,6 +59,34 @@ TEST_CASE("An op on tensors of two devices is an error that names both") {
     }
   }
   CHECK(checked > 100);
+}
+
+TEST_CASE("Ops and their gradients are on the operands' device, whatever the default device is") {
+  int checked = 0;
+  for (const Row& row : table())
+    for (std::size_t number = 0; number < row.cases.size(); ++number) {
+      const Case& op = row.cases[number];
+      if (op.inputs.empty() || row.name.starts_with("quantized")) continue;  // those rows make a weight of their own
+      const DType dtype = op.dtypes.empty() ? row.dtypes.front() : op.dtypes.front();
+      INFO(describe(row, op, number, dtype));
+      Tensors inputs;
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+        inputs.push_back(make_input(op.inputs[i], dtype, i));
+        if (row.differentiable && is_floating(inputs.back().dtype()) && !op.inputs[i].edited) inputs.back().set_requires_grad();
+      }
+      // No machine has this device: a tensor that is made there is an error.
+      const DeviceScope scope(cuda(100));
+      const std::string message = message_of([&] {
+        for (const Tensor& y : op.call({inputs, dtype, cpu})) {
+          CHECK(y.device() == cpu);
+          if (y.requires_grad()) y.backward(ones_like(y), true);
+        }
+      });
+      CAPTURE(message);
+      CHECK(message.find("cuda") == std::string::npos);
+      ++checked;
+    }
+  CHECK(checked > 500);
 }
 
 TEST_CASE("check_one_device names the first two devices that differ") {

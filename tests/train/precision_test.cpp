@@ -148,6 +148,43 @@ void check_scaler(Device device) {
   check_rounded(model);
 }
 
+/// Without an end to overflows the scale stops at 1, or where it began if that is less; without one it grows to 2^126. Steps with these
+/// scales are as with any other.
+void check_bounds_of_scale(Device device) {
+  const auto moved = [&](train::GradScaler& scaler, float factor) {
+    Tensor x = to(Tensor::from({3.f}, {1}), device).set_requires_grad();
+    train::SGD optimizer({x}, {.lr = 0.5});
+    scaler.scaled(sum(x) * factor).backward();
+    scaler.step(optimizer);
+    return 3 - x.detach().item<double>();
+  };
+  for (const double first : {65536.0, 1.0, 0.375, 0x1p-126}) {
+    INFO(first);
+    train::GradScaler scaler({.scale = first, .interval = 3}, device);
+    for (int i = 0; i < 200; ++i) CHECK(moved(scaler, INFINITY) == 0);
+    CHECK(scaler.scale().item<double>() == std::min(first, 1.0));
+    CHECK(moved(scaler, 1) == Approx(0.5));
+  }
+  train::GradScaler scaler({.scale = 0x1p120, .growth = 4, .interval = 1}, device);
+  for (int i = 0; i < 200; ++i) CHECK(moved(scaler, 0x1p-20f) == Approx(0x1p-21));
+  CHECK(scaler.scale().item<double>() == 0x1p126);
+  // A scale that was set below the bound is not raised by an overflow.
+  fill_(scaler.scale(), 0.125);
+  moved(scaler, INFINITY);
+  CHECK(scaler.scale().item<double>() == 0.125);
+}
+
+/// A norm that 1e-6 is not small beside: the clipped one is less than max_norm.
+void check_tiny_norm(Device device) {
+  Tensor x = to(Tensor::from({1.f, 1.f}, {2}), device).set_requires_grad();
+  x.set_grad(to(Tensor::from({3e-6f, 4e-6f}, {2}), device));
+  const double factor = 2.5e-6 / (5e-6 + 1e-6);
+  CHECK(train::clip_factor({x}, 2.5e-6).factor.item<double>() == Approx(factor).epsilon(1e-5));
+  CHECK(train::clip_factor({x}, 5.5e-6).factor.item<double>() == Approx(5.5 / 6).epsilon(1e-5));
+  train::clip_grad_norm({x}, 2.5e-6);
+  CHECK(floats(x.grad())[1] == Approx(4e-6 * factor).epsilon(1e-5));
+}
+
 /// SGD's steps have the size of the gradients, which Adam divides out: a scale that stays in shows.
 void check_scaled_step(Device device) {
   for (const double max_norm : {100.0, 0.25}) {
@@ -217,6 +254,12 @@ TEST_CASE("clipping within the update is clipping before it", "[precision]") { c
 TEST_CASE("clipping within the update is clipping before it on a GPU", "[precision][cuda]") { check_clipping(cuda()); }
 TEST_CASE("the loss scale grows, shrinks and skips", "[precision]") { check_scaler(cpu); }
 TEST_CASE("the loss scale grows, shrinks and skips on a GPU", "[precision][cuda]") { check_scaler(cuda()); }
+
+TEST_CASE("the loss scale has bounds, in which a step works", "[precision]") { check_bounds_of_scale(cpu); }
+TEST_CASE("the loss scale has bounds, in which a step works, on a GPU", "[precision][cuda]") { check_bounds_of_scale(cuda()); }
+
+TEST_CASE("a tiny norm is clipped by max_norm / (norm + 1e-6)", "[precision]") { check_tiny_norm(cpu); }
+TEST_CASE("a tiny norm is clipped by max_norm / (norm + 1e-6) on a GPU", "[precision][cuda]") { check_tiny_norm(cuda()); }
 
 TEST_CASE("the loss scale is taken out of the norm and the update", "[precision]") { check_scaled_step(cpu); }
 TEST_CASE("the loss scale is taken out of the norm and the update on a GPU", "[precision][cuda]") { check_scaled_step(cuda()); }
@@ -366,7 +409,7 @@ TEST_CASE("a captured step under autocast is bitwise the plain one", "[precision
 
 TEST_CASE("precision options are checked", "[precision]") {
   CHECK_THROWS_AS(train::clip_factor({}, 0), Error);
-  CHECK_THROWS_AS(train::GradScaler({.scale = 0}), Error);
+  for (const double scale : {0.0, 1e-40, 0x1p127, double(NAN)}) CHECK_THROWS_AS(train::GradScaler({.scale = scale}), Error);
   CHECK_THROWS_AS(train::GradScaler({.backoff = 1}), Error);
   CHECK_THROWS_AS(train::GradScaler({.interval = 0}), Error);
   OddModule model;
