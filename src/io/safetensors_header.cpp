@@ -9,6 +9,7 @@
 #include <optional>
 #include <tuple>
 
+#include "tensor/checked.h"
 #include "text/json_reader.h"
 #include "text/printable.h"
 
@@ -199,13 +200,11 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool in_metadata_ = false, has_metadata_ = false;
 };
 
-/// The size of a tensor in bytes; nothing if it does not fit in 63 bits. Sizes of 0 count as 1 in this check, so that the strides of an
-/// empty tensor fit as well.
+/// The size of a tensor in bytes; nothing if it does not fit in 63 bits.
 std::optional<std::uint64_t> checked_bytes(const TensorEntry& entry) {
-  auto bytes = static_cast<std::int64_t>(size_of(entry.dtype));
-  for (std::int64_t size : entry.shape)
-    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) return std::nullopt;
-  return numel(entry.shape) == 0 ? 0 : static_cast<std::uint64_t>(bytes);
+  const std::optional<std::int64_t> bytes = checked_product(entry.shape, static_cast<std::int64_t>(size_of(entry.dtype)));
+  if (!bytes) return std::nullopt;
+  return numel(entry.shape) == 0 ? 0 : static_cast<std::uint64_t>(*bytes);
 }
 
 }  // namespace

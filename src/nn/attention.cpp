@@ -8,6 +8,7 @@
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "tensor/checked.h"
 
 namespace tern::nn {
 
@@ -27,15 +28,17 @@ MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOption
   if (options.kv_heads == 0) options.kv_heads = options.heads;
   if (options.kv_heads < 1 || options.heads % options.kv_heads != 0)
     fail("MultiHeadAttention", fmt::format("expected kv_heads that divide the {} heads but got {}", options.heads, options.kv_heads));
-  const std::int64_t query_width = options.heads * options.head_dim, kv_width = options.kv_heads * options.head_dim;
+  constexpr const char* where = "MultiHeadAttention";
+  const std::int64_t query_width = checked_mul(where, options.heads, options.head_dim);
+  const std::int64_t kv_widths = checked_mul(where, 2, checked_mul(where, options.kv_heads, options.head_dim));
   [[maybe_unused]] const Dropout valid(options.dropout);
   if (options.rope.defined() && options.cross)
     fail("MultiHeadAttention", "expected no rope in cross attention, whose two sides have positions of their own");
   if (options.cross) {
     query.emplace(width, query_width, options.bias, options.device);
-    key_value.emplace(width, 2 * kv_width, options.bias, options.device);
+    key_value.emplace(width, kv_widths, options.bias, options.device);
   } else {
-    qkv.emplace(width, query_width + 2 * kv_width, options.bias, options.device);
+    qkv.emplace(width, checked_add(where, query_width, kv_widths), options.bias, options.device);
   }
   proj = Linear(query_width, width, options.bias, options.device);
 }

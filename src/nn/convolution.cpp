@@ -47,7 +47,7 @@ void check_steps(const char* where, const Pair& stride, const Pair& padding, con
 
 PoolOptions pool_options(const char* where, Size2d kernel, const Pool2dOptions& o) {
   for (std::size_t i = 0; i < 2; ++i)
-    if (kernel[i] < 1 || o.stride[i] < 0 || o.padding[i] < 0 || 2 * o.padding[i] > kernel[i])
+    if (kernel[i] < 1 || o.stride[i] < 0 || o.padding[i] < 0 || o.padding[i] > kernel[i] / 2)
       fail(where, fmt::format("expected a kernel >= 1, a stride >= 0 and a padding of at most half of the kernel but got {}, {} and {}",
                               shown(kernel), shown(o.stride), shown(o.padding)));
   return {.kernel = kernel, .stride = o.stride, .padding = o.padding};

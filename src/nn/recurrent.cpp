@@ -14,6 +14,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
+#include "tensor/checked.h"
 
 namespace tern::nn {
 
@@ -23,15 +24,16 @@ RecurrentLayers::RecurrentLayers(const char* type, std::int64_t in_, std::int64_
     fail(type, fmt::format("expected sizes >= 1 and a dropout in [0, 1) but got in {}, hidden {}, layers {} and dropout {}", in, hidden,
                            o.layers, o.dropout));
   const double bound = 1 / std::sqrt(static_cast<double>(hidden));
+  const std::int64_t rows = checked_mul(type, gates, hidden), both = checked_mul(type, ways(), hidden);
   const auto make = [&](const Shape& shape) { return init::uniform(detail::parameter(shape, o.device), -bound, bound); };
   for (std::int64_t layer = 0; layer < o.layers; ++layer)
     for (std::int64_t way = 0; way < ways(); ++way) {
       RecurrentWeights& w = directions.emplace_back();
-      w.weight_ih = make({gates * hidden, layer == 0 ? in : ways() * hidden});
-      w.weight_hh = make({gates * hidden, hidden});
+      w.weight_ih = make({rows, layer == 0 ? in : both});
+      w.weight_hh = make({rows, hidden});
       if (!o.bias) continue;
-      w.bias_ih = make({gates * hidden});
-      w.bias_hh = make({gates * hidden});
+      w.bias_ih = make({rows});
+      w.bias_hh = make({rows});
     }
 }
 

@@ -77,13 +77,14 @@ void initialize(const std::vector<NamedTensor>& parameters, const TransformerOpt
 }
 
 Tensor sinusoid_table(std::int64_t length, std::int64_t width, Device device) {
-  std::vector<float> table;
+  const Tensor table = empty({length, width}, DType::f32, cpu);
+  float* number = table.data<float>();
   for (std::int64_t t = 0; t < length; ++t)
     for (std::int64_t i = 0; i < width; ++i) {
       const double angle = static_cast<double>(t) / std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(width));
-      table.push_back(static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle)));
+      *number++ = static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle));
     }
-  return Tensor::from(table, {length, width}, device);
+  return to(table, device);
 }
 
 TransformerModel::TransformerModel(const TransformerOptions& options_) : TransformerModel(options_, TransformerPart{}) {

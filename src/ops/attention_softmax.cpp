@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "autodiff/node.h"
@@ -70,7 +71,7 @@ Tensor hidden_keys(const Tensor& scores, const AttentionMask& mask, const Tensor
     const Tensor rows = reshape(arange(queries, DType::i64, scores.device()), {queries, 1});
     const Tensor own = past.defined() ? rows + per_batch_row(past, scores) : rows + static_cast<double>(keys - queries);
     hide(gt(columns, mask.prefix.defined() ? maximum(own, per_batch_row(mask.prefix, scores) - 1) : own));
-    if (mask.window > 0) hide(le(columns, own - static_cast<double>(mask.window)));
+    if (mask.window > 0) hide(le(columns, own - static_cast<double>(std::min(mask.window, std::int64_t(1) << 40))));
   }
   if (mask.key_lengths.defined()) hide(ge(columns, per_batch_row(mask.key_lengths, scores)));
   if (mask.padding.defined()) {
@@ -106,7 +107,7 @@ detail::KernelMask::KernelMask(const AttentionMask& mask, DType scores)
     : padding(additive_padding(mask.padding, scores)),
       prefix(mask.prefix.defined() ? contiguous(mask.prefix) : Tensor()),
       key_lengths(mask.key_lengths.defined() ? contiguous(mask.key_lengths) : Tensor()),
-      window(mask.window),
+      window(std::min(mask.window, std::int64_t(1) << 40)),  // wider ones hide nothing either, and kernels add positions to it
       causal(mask.causal) {}
 
 kernels::AttentionMask detail::KernelMask::view() const {

@@ -7,6 +7,7 @@
 #include "ops/detail/autocast.h"
 #include "ops/detail/check_floating.h"
 #include "ops/detail/widened.h"
+#include "ops/detail/window_axis.h"
 #include "ops/join.h"
 #include "ops/kernels/conv.h"
 #include "ops/pointwise.h"
@@ -171,12 +172,11 @@ static kernels::SlidingWindow sliding_window(const char* op, const UnfoldOptions
     if (taps < 1 || stride < 1 || dilation < 1 || padding < 0)
       fail(op, fmt::format("expected kernel, stride and dilation of at least 1 and padding of at least 0 but got {}, {}, {} and {}", taps,
                            stride, dilation, padding));
-    const std::int64_t padded = checked_add(op, size, checked_mul(op, 2, padding));
-    const std::int64_t rest = padded - checked_mul(op, dilation, taps - 1) - 1;
-    if (rest < 0 || padded > std::int64_t(1) << 30)
+    const auto window = detail::window_axis(op, size, taps, stride, padding, dilation);
+    if (!window || size + 2 * padding > std::int64_t(1) << 30)
       fail(op, fmt::format("expected a window of {} elements, {} apart, that fits into {} + 2 * {}, at most 2^30", taps, dilation, size,
                            padding));
-    return kernels::WindowAxis{taps, stride, padding, dilation, rest / stride + 1};
+    return *window;
   };
   return {axis(0, height), axis(1, width)};
 }

@@ -13,6 +13,7 @@
 #include "ops/detail/implicit_convolution.h"
 #include "ops/detail/on_cpu.h"
 #include "ops/detail/widened.h"
+#include "ops/detail/window_axis.h"
 #include "ops/join.h"
 #include "ops/kernels/convolution.h"
 #include "ops/pointwise.h"
@@ -23,16 +24,13 @@
 
 namespace tern {
 
-/// Number of windows of `extent` elements that fit into `length` in steps of `stride`.
-static std::int64_t windows(std::int64_t length, std::int64_t extent, std::int64_t stride) { return (length - extent) / stride + 1; }
-
 namespace {
 
 /// Checks a convolution, with the caller's name and shapes in errors, and returns its geometry. A signal is an image of one row.
 kernels::Convolution checked(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& o, bool is_signal) {
   const std::int64_t groups = o.groups;
   const auto shown = [&](const Tensor& t) { return to_string(is_signal ? squeeze(t, 2).shape() : t.shape()); };
-  if (groups < 1 || x.size(1) != w.size(1) * groups || w.size(0) % groups != 0)
+  if (groups < 1 || x.size(1) != checked_mul(op, w.size(1), groups) || w.size(0) % groups != 0)
     fail(op, fmt::format("expected weights (O, C / groups, ...) with {} channels in {} groups but got {} for {}", x.size(1), groups,
                          shown(w), shown(x)));
   if (bias.defined() && bias.shape() != Shape{w.size(0)})
@@ -43,11 +41,11 @@ kernels::Convolution checked(const char* op, const Tensor& x, const Tensor& w, c
   kernels::WindowAxis axes[2];
   for (int i = 0; i < 2; ++i) {
     const auto d = static_cast<std::size_t>(i);
-    const std::int64_t padded = x.size(2 + i) + 2 * o.padding[d], extent = o.dilation[d] * (w.size(2 + i) - 1) + 1;
-    if (w.size(2 + i) < 1 || o.stride[d] < 1 || o.dilation[d] < 1 || o.padding[d] < 0 || extent > padded)
+    const auto axis = detail::window_axis(op, x.size(2 + i), w.size(2 + i), o.stride[d], o.padding[d], o.dilation[d]);
+    if (!axis)
       fail(op, fmt::format("expected a kernel that fits into the padded input, and a stride and dilation >= 1, but got {} for {}", shown(w),
                            shown(x)));
-    axes[i] = {w.size(2 + i), o.stride[d], o.padding[d], o.dilation[d], windows(padded, extent, o.stride[d])};
+    axes[i] = *axis;
   }
   return {{axes[0], axes[1]}, groups};
 }
@@ -125,11 +123,12 @@ kernels::SlidingWindow checked_pool(const char* op, const Tensor& x, const PoolO
   kernels::WindowAxis axes[2];
   for (int i = 0; i < 2; ++i) {
     const auto d = static_cast<std::size_t>(i);
-    const std::int64_t stride = o.stride[d] == 0 ? o.kernel[d] : o.stride[d], padded = x.size(2 + i) + 2 * o.padding[d];
-    if (o.kernel[d] < 1 || stride < 0 || o.padding[d] < 0 || 2 * o.padding[d] > o.kernel[d] || o.kernel[d] > padded)
+    const std::int64_t stride = o.stride[d] == 0 ? o.kernel[d] : o.stride[d];
+    const auto axis = detail::window_axis(op, x.size(2 + i), o.kernel[d], stride, o.padding[d], 1);
+    if (!axis || o.padding[d] > o.kernel[d] / 2)
       fail(op, fmt::format("expected a kernel that fits into the padded images {}, and padding of at most half of it, but got {} and {}",
                            to_string(x.shape()), o.kernel[d], o.padding[d]));
-    axes[i] = {o.kernel[d], stride, o.padding[d], 1, windows(padded, o.kernel[d], stride)};
+    axes[i] = *axis;
   }
   return {axes[0], axes[1]};
 }

@@ -36,6 +36,8 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
   if (dtype == DType::boolean) fail("arange", "expected a numeric dtype but got bool");
   const double count = std::ceil((stop - start) / step);
   if (count > 0x1p53) fail("arange", "expected a number of elements that fits in memory");
+  if (count > 0)
+    for (const double value : {start, start + (count - 1) * step}) check_value("arange", dtype, value);
   Tensor y = empty({count > 0 ? static_cast<std::int64_t>(count) : 0}, dtype, device);
   on(device, [&](auto dev) { kernels::arange(dev, y.view(), start, step); }, "arange");
   return y;
@@ -43,8 +45,9 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
 
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype, Device device) {
   detail::check_floating("linspace", dtype);
-  if (count < 0 || !std::isfinite(start) || !std::isfinite(stop))
-    fail("linspace", fmt::format("expected finite bounds and a count >= 0 but got {}, {} and {}", start, stop, count));
+  if (count < 0 || !std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(stop - start))
+    fail("linspace",
+         fmt::format("expected finite bounds with a finite difference and a count >= 0 but got {}, {} and {}", start, stop, count));
   const NoGrad unrecorded;
   // From both ends towards the middle, so that both bounds are exact.
   const Tensor steps = cast(arange(count, DType::i64, device), DType::f64);

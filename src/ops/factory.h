@@ -31,7 +31,8 @@ Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
 /// @}
-/// (n): start, start + step, ... below stop (above it for a negative step). Throws Error for a step of 0.
+/// (n): start, start + step, ... below stop (above it for a negative step). Throws Error for a step of 0, and for numbers
+/// that are not in an integer dtype's range.
 Tensor arange(double start, double stop, double step = 1, DType dtype = DType::i64, Device device = default_device());
 /// (n): 0, 1, ... n - 1.
 inline Tensor arange(std::int64_t n, DType dtype = DType::i64, Device device = default_device()) {

@@ -89,7 +89,8 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, int a, int b) {
   order.push_back(b);
   const Tensor y = permute(x, order);
   const std::int64_t rows = y.size(-2), columns = y.size(-1);
-  const std::int64_t row = std::clamp<std::int64_t>(-offset, 0, rows), column = std::clamp<std::int64_t>(offset, 0, columns);
+  offset = std::clamp(offset, -rows, columns);  // further out there is nothing either
+  const std::int64_t row = std::max<std::int64_t>(-offset, 0), column = std::max<std::int64_t>(offset, 0);
   const std::int64_t count = std::min(rows - row, columns - column);
   // Neighbours on the diagonal are columns + 1 elements apart.
   const Tensor flat = flatten(y, -2, -1);
@@ -101,8 +102,8 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, int a, int b) {
 Tensor diag(const Tensor& x, std::int64_t offset) {
   if (x.dims() == 2) return diagonal(x, offset);
   if (x.dims() != 1) fail("diag", fmt::format("expected one or two dimensions but got {}", to_string(x.shape())));
-  const std::int64_t n = x.numel() + std::abs(offset);
-  const Tensor rows = offset >= 0 ? pad(x, 0, 0, offset) : pad(x, 0, -offset, 0);
+  const std::int64_t away = offset < 0 ? checked_mul("diag", offset, -1) : offset, n = checked_add("diag", x.numel(), away);
+  const Tensor rows = offset >= 0 ? pad(x, 0, 0, away) : pad(x, 0, away, 0);
   const Tensor is_diagonal = eye(n, n, offset, DType::boolean, x.device());
   return where(is_diagonal, reshape(rows, {n, 1}), zeros({}, x.dtype(), x.device()));
 }
@@ -110,7 +111,7 @@ Tensor diag(const Tensor& x, std::int64_t offset) {
 Tensors chunk(const Tensor& x, std::int64_t count, int dim) {
   if (count < 1) fail("chunk", fmt::format("expected a count >= 1 but got {}", count));
   const std::int64_t size = x.shape()[normalize_dim(dim, x.dims(), "chunk")];
-  return split(x, std::max<std::int64_t>(1, ceil_div(size, count)), dim);
+  return split(x, std::max<std::int64_t>(1, ceil_div(size, std::min(count, std::max<std::int64_t>(size, 1)))), dim);
 }
 
 Tensor movedim(const Tensor& x, int from, int to) {

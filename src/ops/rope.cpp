@@ -30,18 +30,20 @@ Tensor rope_table(std::int64_t length, std::int64_t head_dim, double base, Devic
          fmt::format("expected a scaling with a factor > 0, an original_length >= 0 and low_turns < high_turns but got {}, {}, "
                      "{} and {}",
                      scaling.factor, scaling.original_length, scaling.low_turns, scaling.high_turns));
+  // Made before the numbers: a size beyond memory is an error here.
+  const Tensor table = empty({length, head_dim / 2, 2}, DType::f32, cpu);
+  if (table.numel() == 0) return to(table, device);
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < head_dim; i += 2)
     frequencies.push_back(scaled_frequency(std::pow(base, -static_cast<double>(i) / static_cast<double>(head_dim)), scaling));
-  std::vector<float> table;
-  table.reserve(static_cast<std::size_t>(length * head_dim));
+  float* number = table.data<float>();
   for (std::int64_t t = 0; t < length; ++t)
     for (const double frequency : frequencies) {
       const double angle = static_cast<double>(t) * frequency;
-      table.push_back(static_cast<float>(std::cos(angle)));
-      table.push_back(static_cast<float>(std::sin(angle)));
+      *number++ = static_cast<float>(std::cos(angle));
+      *number++ = static_cast<float>(std::sin(angle));
     }
-  return Tensor::from(table, {length, head_dim / 2, 2}, device);
+  return to(table, device);
 }
 
 /// Memory for a result like x (B, H, T, D): if x is a view of a projection, in its order, with a position's heads adjacent.

@@ -11,6 +11,7 @@
 #include "ops/join.h"
 #include "ops/kernels/copy.h"
 #include "ops/pointwise.h"
+#include "tensor/checked.h"
 
 namespace tern {
 
@@ -41,14 +42,6 @@ static std::optional<Strides> view_strides(const Shape& from, const Strides& str
   return result;
 }
 
-/// True if the sizes are not negative and their product, zeros left out, is representable as a number of elements.
-static bool is_countable(const Shape& shape) {
-  std::int64_t count = 1;
-  for (std::int64_t size : shape)
-    if (size < 0 || __builtin_mul_overflow(count, std::max<std::int64_t>(size, 1), &count)) return false;
-  return true;
-}
-
 Tensor reshape(const Tensor& x, const Shape& requested) {
   Shape shape = requested;
   std::int64_t known = 0;
@@ -59,7 +52,7 @@ Tensor reshape(const Tensor& x, const Shape& requested) {
   };
   for (int i = 0; i < shape.size() && unknown < 0; ++i)
     if (shape[i] == -1) shape[unknown = i] = 1;
-  if (!is_countable(shape)) reject();
+  if (!checked_product(shape)) reject();
   known = numel(shape);
   if (unknown >= 0) {
     if (known == 0 || x.numel() % known != 0) reject();
@@ -119,7 +112,7 @@ static Tensor broadcast_as(const char* op, const Tensor& x, const Shape& shape) 
   if (shape == x.shape()) return x;
   const int lead = shape.size() - x.dims();
   Strides strides = Strides::filled(shape.size(), 0);
-  bool fits = lead >= 0 && is_countable(shape);
+  bool fits = lead >= 0 && checked_product(shape);
   for (int i = 0; fits && i < x.dims(); ++i) {
     fits = x.shape()[i] == shape[lead + i] || x.shape()[i] == 1;
     if (x.shape()[i] == shape[lead + i]) strides[lead + i] = x.strides()[i];

@@ -1,5 +1,8 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "backend/error.h"
 
@@ -17,6 +20,15 @@ inline std::int64_t checked_mul(const char* where, std::int64_t a, std::int64_t 
   if (__builtin_mul_overflow(a, b, &product))
     fail(where, "expected sizes that fit into 64 bits but got " + std::to_string(a) + " * " + std::to_string(b));
   return product;
+}
+
+/// Product of sizes >= 0 and of `factor`, in which a size of 0 counts as 1, so that the strides of an empty tensor fit too; nothing if a
+/// size is negative or the product does not fit into 64 bits.
+template <class Sizes>
+std::optional<std::int64_t> checked_product(const Sizes& sizes, std::int64_t factor = 1) {
+  for (const std::int64_t size : sizes)
+    if (size < 0 || __builtin_mul_overflow(factor, std::max<std::int64_t>(size, 1), &factor)) return std::nullopt;
+  return factor;
 }
 
 }  // namespace tern

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "backend/memory.h"
+#include "tensor/checked.h"
 #include "tensor/context.h"
+#include "tensor/overlap.h"
 
 namespace tern {
 
@@ -37,26 +41,22 @@ class AdoptedStorage final : public Storage {
 }  // namespace
 
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void(void*)> deleter, const BlobOptions& options) {
-  const Strides strides = options.strides ? *options.strides : contiguous_strides(shape);
+  for (const std::int64_t size : shape)
+    if (size < 0) fail("from_blob", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  const bool fits = checked_product(shape, element).has_value();
+  Strides strides = options.strides ? *options.strides : fits ? contiguous_strides(shape) : Strides::filled(shape.size(), 1);
   if (strides.size() != shape.size())
     fail("from_blob", fmt::format("expected a stride for each of {} dimensions but got {}", shape.size(), strides.size()));
-  bool is_empty = false;
-  for (const std::int64_t size : shape) {
-    if (size < 0) fail("from_blob", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
-    is_empty = is_empty || size == 0;
-  }
+  // A stride that is never used, as there is no second element, may be any number: one within these bounds.
+  constexpr std::int64_t longest = std::int64_t(1) << 48;
+  for (int d = 0; fits && d < shape.size(); ++d)
+    if (shape[d] <= 1 || numel(shape) == 0) strides[d] = std::clamp(strides[d], -longest, longest);
   // The storage extends from the first to the last element in memory: a negative stride leads to elements before `data`.
-  std::int64_t low = 0, high = is_empty ? 0 : 1, elements = 0, bytes = 0;
-  bool fits = true;
-  for (int d = 0; d < shape.size() && !is_empty; ++d) {
-    std::int64_t reach = 0;
-    fits = fits && !__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) &&
-           !__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high);
-  }
-  fits = fits && !__builtin_sub_overflow(high, low, &elements) &&
-         !__builtin_mul_overflow(elements, static_cast<std::int64_t>(size_of(dtype)), &bytes);
-  if (!fits)
+  const std::optional<Extent> touched = fits ? extent_of(shape, strides) : std::nullopt;
+  if (!touched || touched->high - touched->low > std::numeric_limits<std::int64_t>::max() / element)
     fail("from_blob", fmt::format("expected a shape that fits in memory but got {} with strides {}", to_string(shape), to_string(strides)));
+  const std::int64_t low = touched->low, elements = touched->high - low, bytes = elements * element;
   if (bytes > 0 && !data) fail("from_blob", fmt::format("expected an address for {} elements but got null", elements));
   if (reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) != 0)
     fail("from_blob",
@@ -69,7 +69,7 @@ Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void
   impl->strides = strides;
   impl->dtype = dtype;
   impl->offset = -low;
-  void* const begin = data ? static_cast<char*>(data) + low * static_cast<std::int64_t>(size_of(dtype)) : nullptr;
+  void* const begin = data ? static_cast<char*>(data) + low * element : nullptr;
   // The last step: nothing throws after it, and the storage owns the deleter.
   impl->storage = make_ref<AdoptedStorage>(begin, static_cast<std::size_t>(bytes), context().stream(options.device), options.is_read_only,
                                            data, std::move(deleter));

@@ -86,16 +86,20 @@ bool is_nested(const Tensor& x) {
   return true;
 }
 
-struct Range {
-  std::int64_t first, last;
-};
-Range range_of(const Tensor& x) {
-  Range range{x.offset(), x.offset()};
-  for (int d = 0; d < x.dims(); ++d) (x.strides()[d] < 0 ? range.first : range.last) += x.strides()[d] * (x.shape()[d] - 1);
-  return range;
-}
-
 }  // namespace
+
+std::optional<Extent> extent_of(const Shape& shape, const Strides& strides) {
+  if (shape.size() != strides.size() || !checked_product(shape)) return std::nullopt;
+  if (numel(shape) == 0) return Extent{};
+  Extent result{0, 1};
+  for (int d = 0; d < shape.size(); ++d) {
+    std::int64_t reach = 0, &end = strides[d] < 0 ? result.low : result.high;
+    if (shape[d] > 1 && (__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) || __builtin_add_overflow(end, reach, &end)))
+      return std::nullopt;
+  }
+  if (std::int64_t count = 0; __builtin_sub_overflow(result.high, result.low, &count)) return std::nullopt;
+  return result;
+}
 
 Overlap overlap(const Tensor& x) {
   if (x.numel() < 2 || x.is_contiguous() || is_nested(x)) return Overlap::none;
@@ -125,8 +129,8 @@ Overlap overlap(const Tensor& a, const Tensor& b) {
     for (int d = 0; d < a.dims(); ++d) is_same = is_same && (a.shape()[d] == 1 || a.strides()[d] == b.strides()[d]);
     if (is_same) return Overlap::whole;
   }
-  const Range in_a = range_of(a), in_b = range_of(b);
-  if (in_a.last < in_b.first || in_b.last < in_a.first) return Overlap::none;
+  const Extent in_a = *extent_of(a.shape(), a.strides()), in_b = *extent_of(b.shape(), b.strides());
+  if (a.offset() + in_a.high <= b.offset() + in_b.low || b.offset() + in_b.high <= a.offset() + in_a.low) return Overlap::none;
   if (a.is_contiguous() && b.is_contiguous()) return Overlap::partial;
   Search search;
   for (int d = 0; d < a.dims(); ++d) search.add(a.strides()[d], a.shape()[d] - 1);

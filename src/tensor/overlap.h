@@ -1,7 +1,16 @@
 #pragma once
+#include <optional>
+
 #include "tensor/tensor.h"
 
 namespace tern {
+
+/// First element and one past the last that a window covers, relative to the window's first element.
+struct Extent {
+  std::int64_t low = 0, high = 0;
+};
+/// Extent of a window; none if it is invalid: sizes and strides that do not match, a negative size, or numbers beyond 64 bits.
+std::optional<Extent> extent_of(const Shape& shape, const Strides& strides);
 
 /// Overlap of two sets of elements in memory.
 enum class Overlap : std::uint8_t {

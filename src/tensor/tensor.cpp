@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "backend/memory.h"
+#include "tensor/checked.h"
 #include "tensor/dispatch.h"
+#include "tensor/overlap.h"
 
 namespace tern {
 
@@ -60,15 +62,14 @@ void Storage::take_memory(Storage& other) {
 }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
-  std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
-  for (std::int64_t size : shape) {
-    if (size < 0) fail("empty", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
-    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes))
-      fail("empty", fmt::format("expected a shape whose size fits in memory but got {}", to_string(shape)));
+  const std::optional<std::int64_t> bytes = checked_product(shape, static_cast<std::int64_t>(size_of(dtype)));
+  if (!bytes) {
+    for (std::int64_t size : shape)
+      if (size < 0) fail("empty", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
+    fail("empty", fmt::format("expected a shape whose size fits in memory but got {}", to_string(shape)));
   }
-  if (numel(shape) == 0) bytes = 0;
   auto impl = make_ref<TensorImpl>();
-  impl->storage = make_ref<Storage>(static_cast<std::size_t>(bytes), context().stream(device));
+  impl->storage = make_ref<Storage>(numel(shape) == 0 ? 0 : static_cast<std::size_t>(*bytes), context().stream(device));
   impl->shape = shape;
   impl->strides = contiguous_strides(shape);
   impl->dtype = dtype;
@@ -93,35 +94,8 @@ View Tensor::view() const {
   return view;
 }
 
-namespace {
-
-/// First element and one past the last that a window covers, relative to the window's first element.
-struct Extent {
-  std::int64_t low = 0, high = 0;
-};
-
-/// Extent of a window; none if the window is invalid: sizes and strides that do not match, a negative size, or overflow.
-std::optional<Extent> extent(const Shape& shape, const Strides& strides) {
-  if (shape.size() != strides.size()) return std::nullopt;
-  Extent result;
-  std::int64_t count = 1;
-  bool is_empty = false;
-  for (int i = 0; i < shape.size(); ++i) {
-    std::int64_t reach = 0, &end = strides[i] < 0 ? result.low : result.high;
-    if (shape[i] < 0 || __builtin_mul_overflow(count, std::max<std::int64_t>(shape[i], 1), &count)) return std::nullopt;
-    is_empty = is_empty || shape[i] == 0;
-    if (shape[i] > 1 && (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) || __builtin_add_overflow(end, reach, &end)))
-      return std::nullopt;
-  }
-  if (is_empty) return Extent{};
-  if (__builtin_add_overflow(result.high, 1, &result.high)) return std::nullopt;
-  return result;
-}
-
-}  // namespace
-
 Tensor Tensor::window(const Shape& new_shape, const Strides& new_strides, std::int64_t new_offset) const {
-  const std::optional<Extent> touched = extent(new_shape, new_strides);
+  const std::optional<Extent> touched = extent_of(new_shape, new_strides);
   const auto elements = static_cast<std::int64_t>(impl().storage->bytes() / size_of(dtype()));
   if (!touched || new_offset < -touched->low || new_offset > elements - touched->high)
     fail("window", fmt::format("expected a window inside a storage of {} elements but got shape {}, strides {}, offset {}", elements,
@@ -171,7 +145,7 @@ std::vector<Value> Tensor::to_vector() const {
   std::vector<Value> result(static_cast<std::size_t>(numel()));
   if (result.empty()) return result;
   // One copy of the covered range, then a walk over it: reading a strided window needs no kernel.
-  const auto [low, high] = *extent(shape(), strides());
+  const auto [low, high] = *extent_of(shape(), strides());
   const View x = view();
   // std::vector<bool> has no data(): a vector of bytes works for every type.
   std::vector<unsigned char> range(static_cast<std::size_t>(high - low) * sizeof(Value));

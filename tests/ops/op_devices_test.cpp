@@ -61,7 +61,7 @@ TEST_CASE("An op on tensors of two devices is an error that names both") {
   CHECK(checked > 100);
 }
 
-TEST_CASE("Ops and their gradients are on the operands' device, whatever the default device is") {
+TEST_CASE("The result of an op and its gradients are on the operands' device") {
   int checked = 0;
   for (const Row& row : table())
     for (std::size_t number = 0; number < row.cases.size(); ++number) {

@@ -177,6 +177,11 @@ TEST_CASE("A value that an integer dtype has not is refused, and of others the w
     CHECK_THROWS_AS(pad(x, 0, 1, 1, value), Error);
     CHECK(list(x) == Doubles{0, 0});
   }
+  CHECK(list(arange(254, 256, 1, DType::u8)) == Doubles{254, 255});
+  CHECK(list(arange(256, 0, 1, DType::u8)).empty());
+  CHECK_THROWS_AS(arange(254, 257, 1, DType::u8), Error);
+  CHECK_THROWS_AS(arange(1, -2, -1, DType::u8), Error);
+  CHECK_THROWS_AS(arange(0x1p31 - 1, 0x1p31 + 1, 1, DType::i32), Error);
 }
 
 TEST_CASE("A tensor without dimensions has the dimensions 0 and -1 for sort and flatten alone") {

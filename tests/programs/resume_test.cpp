@@ -191,6 +191,21 @@ TEST_CASE("A schedule that ends with the training says that its end has moved") 
   CHECK(contains(runs.go_on().out, "schedule the rate fell to 0 by update 6 and now falls to 0 by update 13"));
 }
 
+TEST_CASE("A training that goes on has waited for a better model as long as before its end") {
+  const TempDirectory directory;
+  write_corpus(directory / "data", 32);
+  const fs::path out = directory / "run";
+  // Weights that stay where they are: the first epoch is the best one, and three more are waited for.
+  require_done(run(translate, train(directory / "data", out,
+                                    {"--preset", "quick", "--device", "cpu", "--batch-size", "32", "--epochs", "3", "--schedule",
+                                     "constant", "--lr", "1e-12", "--bleu-every", "1", "--patience", "3"})));
+  require_done(run(translate, resume(out, {"--epochs", "9"})));
+  std::vector<double> epochs;
+  for (const Json& line : json_lines(out / "log.jsonl"))
+    if (line.contains("valid_bleu")) epochs.push_back(line["epoch"]);
+  CHECK(epochs == std::vector<double>{1, 2, 3, 4});
+}
+
 TEST_CASE("The model that is kept and tested is the best one") {
   const TempDirectory directory;
   write_corpus(directory / "data", 32);
