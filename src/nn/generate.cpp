@@ -110,9 +110,9 @@ std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateO
     fail("generate", fmt::format("expected at most 2^30 hypotheses at once but got {} of each of {} rows", copies, rows));
   // Scores are f32: beyond its range no hypothesis would be better than another.
   const auto longest = static_cast<double>(*std::max_element(text.limits.begin(), text.limits.end()));
-  if (!(std::pow(longest, std::abs(options.length_penalty)) < 1e30))
+  if (!(std::pow(longest, std::abs(options.length_penalty)) < 1e34))
     fail("generate",
-         fmt::format("expected a length_penalty whose power of {} tokens is below 1e30 but got {}", longest, options.length_penalty));
+         fmt::format("expected a length_penalty whose power of {} tokens is below 1e34 but got {}", longest, options.length_penalty));
   if (text.numbers.empty()) {
     text.numbers.resize(text.limits.size());
     std::iota(text.numbers.begin(), text.numbers.end(), std::int64_t{0});

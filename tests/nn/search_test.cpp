@@ -390,7 +390,7 @@ TEST_CASE("Every row has a hypothesis, whatever the numbers are", "[generate]") 
       }
   const Toy toy;
   CHECK_THROWS_WITH(nn::generate(toy.read({0}, {9}), {.search = nn::Search::beam, .eos = 0, .length_penalty = -99}),
-                    "[generate] expected a length_penalty whose power of 9 tokens is below 1e30 but got -99");
+                    "[generate] expected a length_penalty whose power of 9 tokens is below 1e34 but got -99");
 }
 
 TEST_CASE("An ensemble has the mean of its models' probabilities", "[generate]") {

@@ -132,7 +132,9 @@ void check_killed(const Program& program, const Arguments& end) {
     ::kill(child, signal);
     const int code = finish(child);
     CHECK((code == 0 || code == 128 + signal));
-    if (signal == SIGTERM && code != 0) CHECK(contains(slurp(directory / "err"), "; --resume goes on from "));
+    const std::string said = slurp(directory / "err");
+    INFO(said);
+    if (signal == SIGTERM && code != 0) CHECK(contains(said, "; --resume goes on from "));
     const Result result = run(program.path, resume(part));
     require_done(result);
     CHECK_FALSE(contains(result.out, "schedule"));
