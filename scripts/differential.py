@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Sets what tern makes of mutated files beside what the reference packages make of them.
+"""Sets what tern makes of drawn ops, or of mutated files, beside what the reference packages make of them.
 
+    python3 scripts/differential.py ops [--cases N] [--seed N] [--case N] [--device cuda] [--against pytorch|cpu|plain]
     python3 scripts/differential.py safetensors|tokenizers --inspect build/cpu/tests/fuzz/fuzz-inspect [--files N] [--seed N]
 
-Needs the packages safetensors and tokenizers: run it with the Python that scripts/reference-packages.sh prints. Exit code 1 if a value
-differs, or if tern accepts a file that the package refuses. Files that tern alone refuses are counted by reason: it is stricter on purpose.
+Ops need PyTorch and the package tern in PYTHONPATH (tests/python/beside); files need the packages safetensors and tokenizers: run it with
+the Python that scripts/reference-packages.sh prints. Exit code 1 if a value differs, or if tern accepts a file that the package refuses. Files
+that tern alone refuses are counted by reason: it is stricter on purpose.
 """
 import argparse
 import collections
@@ -137,6 +139,10 @@ def by_tokenizers(data):
 
 
 def main():
+    if sys.argv[1:2] == ["ops"]:
+        sys.path.insert(0, str(SEEDS.parents[1] / "python"))
+        from beside import run
+        return run.main(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("package", choices=["safetensors", "tokenizers"])
     parser.add_argument("--inspect", required=True)

@@ -71,8 +71,6 @@ Tensor apply(const Binary& f, double a, const Tensor& b) {
   return y;
 }
 
-Tensor mask_of(const Tensor& mask, DType dtype) { return cast(mask, dtype); }
-
 }  // namespace
 
 // Each op is next to its derivative. The gradient of an operand that needs none stays undefined.
@@ -124,13 +122,15 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
   });
 }
 
+/// The gradient of one operand of minimum or maximum, selected and not multiplied: a loser's is 0 where g is infinite, too.
+static Tensor share_of(const Tensor& g, const Tensor& loses, const Tensor& ties) { return where(loses, 0, where(ties, g * 0.5, g)); }
 static Tensor extreme(const char* op, const Binary& f, const Tensor& a_, const Tensor& b_) {
   const auto [a, b] = promoted(op, a_, b_, numeric(promote(a_.dtype(), b_.dtype())));
   return record(op, apply(op, f, a, b), {a, b}, {a, b}, Symmetric{}, [f](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
-    const Tensor wins = std::holds_alternative<functors::Minimum>(f) ? lt(x, y) : gt(x, y);
-    const Tensor share = mask_of(wins, g.dtype()) + mask_of(eq(x, y), g.dtype()) * 0.5;
-    return {call.needs(0) ? sum_to(g * share, x.shape()) : Tensor(), call.needs(1) ? sum_to(g * (1 - share), y.shape()) : Tensor()};
+    const bool is_minimum = std::holds_alternative<functors::Minimum>(f);
+    return {call.needs(0) ? sum_to(share_of(g, is_minimum ? gt(x, y) : lt(x, y), eq(x, y)), x.shape()) : Tensor(),
+            call.needs(1) ? sum_to(share_of(g, is_minimum ? lt(x, y) : gt(x, y), eq(x, y)), y.shape()) : Tensor()};
   });
 }
 Tensor minimum(const Tensor& a, const Tensor& b) { return extreme("minimum", functors::Minimum{}, a, b); }
@@ -142,7 +142,7 @@ Tensor remainder(const Tensor& a_, const Tensor& b_) {
   return record("remainder", y, {a, b}, {a, b, y}, Symmetric{}, [](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), z = call.saved(1), &g = call.grad();
     // a = b floor(a / b) + remainder, and floor has the derivative 0; round() makes the quotient whole despite its rounding error.
-    const Tensor whole = call.needs(1) ? round((x - call.saved(2)) / z) : Tensor();
+    const Tensor whole = call.needs(1) ? round((x.detach() - call.saved(2).detach()) / z.detach()) : Tensor();
     return {call.needs(0) ? sum_to(g, x.shape()) : Tensor(), call.needs(1) ? sum_to(neg(g * whole), z.shape()) : Tensor()};
   });
 }
@@ -157,8 +157,9 @@ Tensor remainder(const Tensor& a_, double b) {
 }
 Tensor remainder(double a, const Tensor& b_) {
   const Tensor b = cast(b_, with_number("remainder", b_.dtype(), a)), y = apply(functors::Remainder{}, a, b);
-  return record("remainder", y, {b}, {b, y}, Symmetric{},
-                [a](const Backward& call) -> Tensors { return {neg(call.grad() * round((a - call.saved(1)) / call.saved(0)))}; });
+  return record("remainder", y, {b}, {b, y}, Symmetric{}, [a](const Backward& call) -> Tensors {
+    return {neg(call.grad() * round((a - call.saved(1).detach()) / call.saved(0).detach()))};
+  });
 }
 
 Tensor floor_divide(const Tensor& a_, const Tensor& b_) {
@@ -256,8 +257,7 @@ static Tensor extreme(const char* op, const Binary& f, const Tensor& a_, double 
   const Tensor a = cast(a_, with_number(op, a_.dtype(), b));
   return record(op, apply(f, a, b), {a}, {a}, Symmetric{}, [f, b](const Backward& call) -> Tensors {
     const Tensor x = call.saved(0), &g = call.grad();
-    const Tensor wins = std::holds_alternative<functors::Minimum>(f) ? lt(x, b) : gt(x, b);
-    return {g * (mask_of(wins, g.dtype()) + mask_of(eq(x, b), g.dtype()) * 0.5)};
+    return {share_of(g, std::holds_alternative<functors::Minimum>(f) ? gt(x, b) : lt(x, b), eq(x, b))};
   });
 }
 Tensor minimum(const Tensor& a, double b) { return extreme("minimum", functors::Minimum{}, a, b); }

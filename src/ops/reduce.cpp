@@ -5,12 +5,14 @@
 #include <limits>
 
 #include "autodiff/node.h"
+#include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/centered.h"
 #include "ops/detail/check_floating.h"
 #include "ops/detail/widened.h"
 #include "ops/factory.h"
+#include "ops/join.h"
 #include "ops/kernels/reduce.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
@@ -96,11 +98,24 @@ Tensor var(const Tensor& x, const Dims& dims, std::int64_t correction, bool keep
   return cast(scaled_sum("var", squares, p, freedom > 0 ? 1 / freedom : std::numeric_limits<double>::quiet_NaN()), x.dtype());
 }
 
+/// prod in ops whose derivatives of any order are exact about zeros: halves are multiplied until one element is left.
+static Tensor composed_prod(const Tensor& x, const Plan& p) {
+  Tensor y = detail::widened(x);
+  for (int dim = 0; dim < y.dims(); ++dim)
+    while (p.kept[dim] == 1 && y.size(dim) > 1) {
+      const std::int64_t half = y.size(dim) / 2;
+      const Tensor halved = slice(y, dim, 0, half) * slice(y, dim, half, 2 * half);
+      y = y.size(dim) % 2 ? cat({halved, slice(y, dim, 2 * half)}, dim) : halved;
+    }
+  return reshape(cast(y, x.dtype()), p.result);
+}
+
 Tensor prod(const Tensor& x_, const Dims& dims, bool keepdim) {
   const Tensor x = detail::autocast("prod", x_);
   const Plan p = plan("prod", x, dims, keepdim);
-  return record("prod", apply(Reduce::prod, x, p, summed_dtype(x)), {x}, {x}, [dims, kept = p.kept](const Backward& call) -> Tensors {
-    const Tensor in = call.saved(0), g = reshape(call.grad(), kept);
+  return record("prod", apply(Reduce::prod, x, p, summed_dtype(x)), {x}, {x}, [dims, p](const Backward& call) -> Tensors {
+    const Tensor in = call.saved(0), g = reshape(call.grad(), p.kept);
+    if (context().grad && in.numel() > 0) return vjp(call, {in}, [&p](const Tensors& xs) -> Tensors { return {composed_prod(xs[0], p)}; });
     // The product of the other elements is that of all, divided by this one, unless some are zero. With a single zero, only its own
     // derivative is not 0; with more, every derivative is 0.
     const Tensor is_zero = eq(in, 0), safe = where(is_zero, 1, in), rest = prod(safe, dims, true);
@@ -120,7 +135,7 @@ static Tensor extreme(const char* op, Reduce f, const Tensor& x, const Dims& dim
     const Tensor is_chosen = eq(in, reshape(call.saved(1), kept)), g = detail::widened(reshape(call.grad(), kept));
     // The count of equal elements may exceed f16.
     const Tensor share = cast(g / sum(cast(is_chosen, g.dtype()), dims, true), in.dtype());
-    return {cast(is_chosen, in.dtype()) * share};
+    return {where(is_chosen, share, 0)};
   });
 }
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim) { return extreme("max", Reduce::max, x, dims, keepdim); }

@@ -99,7 +99,7 @@ Tensor sigmoid(T x) {
   return unary("sigmoid", functors::Sigmoid{}, x, Keep::output, [](T g, T y) { return g * (y * (1 - y)); });
 }
 Tensor relu(T x) {
-  return unary("relu", functors::Relu{}, x, Keep::output, [](T g, T y) { return g * cast(gt(y, 0), g.dtype()); });
+  return unary("relu", functors::Relu{}, x, Keep::output, [](T g, T y) { return where(le(y, 0), 0, g); });
 }
 Tensor gelu(T x) {
   return unary("gelu", functors::Gelu{}, x, Keep::input, [](T g, T x_) {
@@ -152,7 +152,7 @@ Tensor clamp(T x, Bound low, Bound high) {
       fail("clamp", fmt::format("expected bounds between which {} has a number but got {} and {}", name(x.dtype()), f.low, f.high));
     f.whole_low = std::max(low.whole, smallest), f.whole_high = std::min(high.whole, largest);
   }
-  return unary("clamp", f, x, Keep::input, [f](T g, T x_) { return g * cast(logical_and(ge(x_, f.low), le(x_, f.high)), g.dtype()); });
+  return unary("clamp", f, x, Keep::input, [f](T g, T x_) { return where(logical_and(ge(x_, f.low), le(x_, f.high)), g, 0); });
 }
 
 }  // namespace tern

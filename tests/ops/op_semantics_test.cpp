@@ -109,6 +109,41 @@ TEST_CASE("Derivatives at kinks are the documented ones") {
   CHECK(slope([](const Tensor& x) { return topk(x, 1).values; }, {4, 7, 7}) == Doubles{0, 1, 0});
 }
 
+TEST_CASE("A gradient that an op does not pass on is 0, and not 0 times infinity") {
+  // sqrt hands an infinite gradient to its argument of 0, and a NaN to what is below.
+  const auto relu_slope = [](const Tensor& x) { return sqrt(relu(x)); };
+  const auto clamp_slope = [](const Tensor& x) { return sqrt(clamp(x, 0, 1)); };
+  const auto maximum_slope = [](const Tensor& x) { return sqrt(maximum(x, 0)); };
+  const auto tensors_slope = [](const Tensor& x) { return sqrt(maximum(x, zeros_like(x))); };
+  for (const auto f : {+relu_slope, +clamp_slope, +maximum_slope, +tensors_slope}) CHECK(slope(f, {-1, 0.25}) == Doubles{0, 1});
+  CHECK(slope([](const Tensor& x) { return sqrt(max(x)); }, {-1, 0}) == Doubles{0, infinity});
+  for (const auto f : {+relu_slope, +clamp_slope, +maximum_slope}) {  // and where the gradient is recorded
+    const Tensor x = leaf({-1, 0.25}), g = grad({sum(f(x))}, {x}, {}, true)[0];
+    CHECK(list(g) == Doubles{0, 1});
+    CHECK(list(grad({sum(g)}, {x})[0]) == Doubles{0, -2});
+  }
+  // A NaN passes the gradient on, as in PyTorch: to both of two operands.
+  CHECK(slope(relu, {nan}) == Doubles{1});
+  CHECK(slope([](const Tensor& x) { return maximum(x, zeros_like(x)); }, {nan}) == Doubles{1});
+  CHECK(slope([](const Tensor& x) { return minimum(full_like(x, nan), x); }, {2}) == Doubles{1});
+}
+
+TEST_CASE("The second derivatives of prod are exact where elements are 0") {
+  // d2 (a b c) / da db = c, also where a, b or both are 0: of sum(dx h) that is b c' + c b' for a.
+  for (const Doubles& at : {Doubles{0, 3, 5}, Doubles{0, 0, 5}, Doubles{2, 3, 5}}) {
+    const Tensor x = leaf(at), g = grad({prod(x)}, {x}, {}, true)[0];
+    const double a = at[0], b = at[1], c = at[2];
+    CHECK(list(g) == Doubles{b * c, a * c, a * b});
+    CHECK(list(grad({g}, {x}, {Tensor::from({1.0, 10.0, 100.0}, {3})})[0]) == Doubles{10 * c + 100 * b, c + 100 * a, b + 10 * a});
+  }
+}
+
+TEST_CASE("remainder has no second derivative by the divisor, and none of NaN where the quotient is infinite") {
+  const Tensor x = leaf({infinity, 7}), z = leaf({2, 2}), weight = leaf({1, 1});
+  const Tensor g = grad({remainder(x, z)}, {z}, {weight}, true)[0];
+  CHECK_FALSE(grad({g}, {z, weight}, {ones_like(g)})[0].defined());
+}
+
 TEST_CASE("NaN is passed on, not swallowed") {
   for (const DType dtype : floats) {
     INFO(name(dtype));

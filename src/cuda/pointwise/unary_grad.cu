@@ -5,13 +5,13 @@ namespace tern::kernels {
 
 namespace {
 
-/// dx = g * f'(x), given y = f(x).
+/// dx = g f'(x), given y = f(x).
 template <class F>
 struct Gradient {
   F f;
   template <class T>
   __device__ T operator()(T g, T x, T y) const {
-    return g * f.grad(x, y);
+    return functors::gradient(f, g, x, y);
   }
 };
 

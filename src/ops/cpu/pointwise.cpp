@@ -29,7 +29,7 @@ template <class T>
 [[gnu::flatten]] void unary_grad_block(const Unary& f, const T* g, const T* x, const T* y, T* dx, std::int64_t n) {
   dispatch_functor(f, [&](auto functor) {
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = g[i] * functor.grad(x[i], y[i]);
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = functors::gradient(functor, g[i], x[i], y[i]);
   });
 }
 

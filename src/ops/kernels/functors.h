@@ -11,7 +11,8 @@ namespace tern::functors {
 /// Note [Functors]: a pointwise function is written once, for one element, and serves both devices. T is the type of the arithmetic:
 /// float, double or an integer. A function's parameters are its functor's members.
 ///
-/// A unary functor has `operator()`, the function; `grad(x, y)`, its derivative, given x and y = f(x); and two traits:
+/// A unary functor has `operator()`, the function; `grad(x, y)`, its derivative, given x and y = f(x), or `passes(x, y)` where the gradient
+/// is passed on or not; and two traits:
 ///   integral        integers are valid operands too (a functor without it is compiled for floats alone);
 ///   transcendental  an element costs tens of instructions, so that a second thread on the CPU pays off sooner.
 /// A binary functor has `operator()` and the trait transcendental; all take integers. exp, log and similar functions come from
@@ -48,7 +49,9 @@ struct Abs {
 };
 struct Sign {
   static constexpr bool integral = true, transcendental = false;
-  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x > T(0) ? T(1) : x < T(0) ? T(-1) : T(x * T(0)); }
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const {
+    return x > T(0) ? T(1) : x < T(0) ? T(-1) : T(x * T(0) + T(0));
+  }  // 0 of -0
   template <class T> TERN_HOST_DEVICE T grad(T, T) const { return T(0); }
 };
 struct Exp {
@@ -109,7 +112,7 @@ struct Sigmoid {
 struct Relu {
   static constexpr bool integral = true, transcendental = false;
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x < T(0) ? T(0) : x; }
-  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return x > T(0) ? T(1) : T(0); }
+  template <class T> TERN_HOST_DEVICE bool passes(T, T y) const { return !(y <= T(0)); }
 };
 /// x * Phi(x), Hendrycks & Gimpel 2016.
 struct Gelu {
@@ -157,7 +160,7 @@ struct Clamp {
     if constexpr (std::is_integral_v<T>) return x < T(whole_low) ? T(whole_low) : x > T(whole_high) ? T(whole_high) : x;
     else return double(x) < low ? T(low) : double(x) > high ? T(high) : x;
   }
-  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return double(x) >= low && double(x) <= high ? T(1) : T(0); }
+  template <class T> TERN_HOST_DEVICE bool passes(T x, T) const { return double(x) >= low && double(x) <= high; }
 };
 
 /// The derivative of the three rounding functions is 0 wherever they have one.
@@ -186,6 +189,12 @@ struct Expm1 {
   template <class T> TERN_HOST_DEVICE T operator()(T x) const { return std::expm1(x); }
   template <class T> TERN_HOST_DEVICE T grad(T, T y) const { return y + T(1); }
 };
+
+/// The gradient of x, of the gradient g of y = f(x). One that is not passed on is 0 for any g: 0 times infinity would be NaN.
+template <class F, class T> TERN_HOST_DEVICE T gradient(const F& f, T g, T x, T y) {
+  if constexpr (requires { f.passes(x, y); }) return f.passes(x, y) ? g : T(0);
+  else return g * f.grad(x, y);
+}
 
 struct Add {
   static constexpr bool transcendental = false;
