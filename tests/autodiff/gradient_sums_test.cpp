@@ -120,6 +120,9 @@ TEST_CASE("An edit of a 16-bit gradient between passes counts, and zeroing start
     gradient_sink(w).clear();
     pass(2), pass(0x1p-8), pass(0x1p-9);
     CHECK(value(sum(w.grad())) == 4);
+    gradient_sink(w).clear();
+    pass(2), pass(0x1p-8), pass(0x1p-8), pass(0x1p-8);
+    CHECK(value(sum(w.grad())) == 4 + 0x1p-5);  // three parts of a quarter of a unit each, from the second pass on
     const std::size_t before = memory_statistics(cpu).allocated;
     Tensor once = flat_leaf(zeros({1 << 16}, DType::bf16));
     sum(once).backward();
