@@ -2,6 +2,7 @@
 
 #include "backend/memory.h"
 #include "catch.h"
+#include "ops/factory.h"
 #include "ops/operators.h"
 #include "ops/random.h"
 #include "ops/reduce.h"

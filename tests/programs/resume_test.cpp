@@ -134,7 +134,8 @@ void check_killed(const Program& program, const Arguments& end) {
     CHECK((code == 0 || code == 128 + signal));
     const std::string said = slurp(directory / "err");
     INFO(said);
-    if (signal == SIGTERM && code != 0) CHECK(contains(said, "; --resume goes on from "));
+    // One that had come to its end says nothing any more.
+    if (signal == SIGTERM && code != 0 && !fs::exists(part / "summary.json")) CHECK(contains(said, "; --resume goes on from "));
     const Result result = run(program.path, resume(part));
     require_done(result);
     CHECK_FALSE(contains(result.out, "schedule"));
@@ -202,10 +203,11 @@ TEST_CASE("A training that goes on has waited for a better model as long as befo
                                     {"--preset", "quick", "--device", "cpu", "--batch-size", "32", "--epochs", "3", "--schedule",
                                      "constant", "--lr", "1e-12", "--bleu-every", "1", "--patience", "3"})));
   require_done(run(translate, resume(out, {"--epochs", "9"})));
-  std::vector<double> epochs;
+  std::vector<double> epochs, scores;
   for (const Json& line : json_lines(out / "log.jsonl"))
-    if (line.contains("valid_bleu")) epochs.push_back(line["epoch"]);
-  CHECK(epochs == std::vector<double>{1, 2, 3, 4});
+    if (line.contains("valid_bleu")) epochs.push_back(line["epoch"]), scores.push_back(line["valid_bleu"]);
+  // A model that says nothing right is no best one; whether this one does hangs on the last bits of its scores.
+  CHECK(epochs == (scores[0] > 0 ? std::vector<double>{1, 2, 3, 4} : std::vector<double>{1, 2, 3}));
 }
 
 TEST_CASE("The model that is kept and tested is the best one") {
