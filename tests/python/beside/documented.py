@@ -91,6 +91,11 @@ def whole_numbers(d):
 refused("takes the tensor's dtype if it is whole (also `2.0`)", r"expected a number other than 0")
 
 
+@documented("Integers to the power of a negative number give f32")
+def negative_powers(d):
+    return d.kind == "theirs refuses" and "negative integer powers" in d.message
+
+
 @documented("PyTorch wraps it")
 def wrapped(d):
     return d.row in ("eq", "ne", "lt", "le", "gt", "ge") and d.kind == "value" and dtypes(d) == [torch.uint8] and "-" in d.case.text
@@ -128,7 +133,7 @@ def is_extreme(x):
 
 
 def is_underflow(d):
-    return (d.got == 0) & (d.want != 0) & (d.want.abs() < torch.finfo(d.got.dtype).smallest_normal)
+    return d.got.is_floating_point() and (d.got == 0) & (d.want != 0) & (d.want.abs() < torch.finfo(d.got.dtype).smallest_normal)
 
 
 POINTWISE = {name for name, row in ROWS.items() if row.make.__module__.endswith("pointwise")}
@@ -170,7 +175,7 @@ def unique_ones(d):
 
 @documented("`2 / x` is a division; PyTorch multiplies by `1 / x`")
 def quotients(d):
-    return d.kind == "value" and d.row in ("div", "x op y") and re.search(r"first| /$", d.case.text) is not None and ~d.want.isfinite()
+    return d.kind == "value" and d.row in ("div", "x op y") and len(d.case.operands) == 1 and re.search(r"first| /$", d.case.text) is not None and ~d.want.isfinite()
 
 
 @documented("equal maxima share the gradient")
@@ -227,9 +232,9 @@ def by_zero(d):
     return is_derivative(d) and d.row in ("remainder", "x op y") and where_operand(d, lambda x: (x == 0) | x.isinf())
 
 
-@documented("at NaN, whose gradient may be NaN")
+@documented("at NaN and infinity, whose gradient may be NaN")
 def at_nan(d):
-    return is_derivative(d) and d.row in ("elu", "leaky_relu", "l1_loss", "binary_cross_entropy_with_logits", "minimum", "maximum", "huber_loss", "abs", "norm") and where_operand(d, torch.isnan)
+    return is_derivative(d) and d.row in ("elu", "leaky_relu", "l1_loss", "binary_cross_entropy_with_logits", "minimum", "maximum", "huber_loss", "mse_loss", "abs", "norm") and where_operand(d, lambda x: ~x.isfinite())
 
 
 @documented("`max` and `min` do not multiply")

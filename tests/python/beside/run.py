@@ -164,7 +164,8 @@ class Fuzzer:
 
     def explain(self, case, level, weights, open_, near):
         """Sets `near` where rounding explains a difference."""
-        wide = next((x.tensor.dtype for x in case.operands if x.tensor.is_floating_point()), next(iter(open_.values()))[0].dtype)
+        kinds = [x.tensor.dtype for x in case.operands if x.tensor.is_floating_point()] + [x[0].dtype for x in open_.values()]
+        wide = max(kinds, key=lambda kind: torch.finfo(kind).eps)  # the coarsest, which derivatives of that operand have
         is_short = torch.finfo(wide).bits == 16
         for forward in (False,) if case.exact else (True, False):
             keys = [key for key in open_ if key.startswith("y") == forward]
