@@ -222,7 +222,8 @@ class WeightSum {
 void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View& g, const Tensor& losses, const HeadGradients& gradients,
                            std::int64_t chunk_rows) {
   const NoGrad unrecorded;
-  const std::int64_t count = head.rows.size(0), step = chunk_rows > 0 ? chunk_rows : rows_of_chunk(head);
+  const std::int64_t count = head.rows.size(0),
+                     step = chunk_rows > 0 ? std::min(chunk_rows, std::max<std::int64_t>(count, 1)) : rows_of_chunk(head);
   if (count == 0 && gradients.weight.defined() && gradients.weight_write == Write::overwrite) zero_(gradients.weight);
   if (count == 0 && gradients.bias.defined()) zero_(gradients.bias);
   if (count == 0) return;

@@ -85,6 +85,12 @@ Tensor pooled_along(const char* op, const Tensor& x, int dim, std::int64_t count
     shape.insert(dim + 1, length / count);
     return f(reshape(x, shape), dim + 1, false);
   }
+  if (count > length) {  // a window is one element, or two neighbours
+    const Tensor at = arange(count, DType::i64, x.device());
+    const auto size = static_cast<double>(length), windows = static_cast<double>(count);
+    const Tensor first = floor_divide(at * size, windows), last = floor_divide((at + 1) * size - 1, windows);
+    return f(stack({index_select(x, dim, first), index_select(x, dim, last)}, dim + 1), dim + 1, false);
+  }
   Tensors parts;
   for (std::int64_t i = 0; i < count; ++i)
     parts.push_back(f(slice(x, dim, i * length / count, ((i + 1) * length + count - 1) / count), dim, true));

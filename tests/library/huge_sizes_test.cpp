@@ -133,6 +133,15 @@ TEST_CASE("Shapes beyond 64 bits are errors") {
   CHECK(sum(triu(matrix, INT64_MIN)).item() == 6);
 }
 
+TEST_CASE("Results that no memory holds end in OutOfMemory, and more rows in a chunk than there are is all of them") {
+  const std::int64_t many = std::int64_t(1) << 45;
+  CHECK_THROWS_AS(adaptive_avg_pool2d(ones({1, 1, 2, 2}), {many + 1, 1}), OutOfMemory);
+  CHECK_THROWS_AS(adaptive_max_pool2d(ones({1, 1, 2, 2}), {1, many + 1}), OutOfMemory);
+  const Tensor x = randn({3, 4}), weight = randn({5, 4}), targets = full({3}, 2, DType::i64);
+  const Tensor whole = linear_cross_entropy(x, weight, {}, targets);
+  CHECK(linear_cross_entropy(x, weight, {}, targets, {}, most).item() == whole.item());
+}
+
 TEST_CASE("A window of attention beyond 64 bits hides nothing, forward and backward") {
   manual_seed(1);
   const Tensor q = randn({1, 3, 1, 2}).set_requires_grad(), k = randn({1, 3, 1, 2}).set_requires_grad(), v = randn({1, 3, 1, 2});
