@@ -3,7 +3,7 @@
 Note [Bounds]: the reference is PyTorch in float64, on operands that the case's dtype holds. An element agrees if it is within `ulps` spacings
 of the dtype. Otherwise the rounding of the steps in between may explain it, which is measured and not guessed:
 - a sum of products (`multilinear`): the same sum of absolute values, times the dtype's epsilon, times 4 + sqrt(depth);
-- linear algebra (`normwise`): as any other op, with 8 times the farthest element's bound for all, and 64 epsilons of the largest result;
+- linear algebra and variances (`normwise`): as any other op, with 64 times the farthest element's bound for all, and 64 epsilons of the largest result;
 - any other op: PyTorch's formula runs 16 times in float64, with each operand and each step's result off by up to one epsilon; the bound is 8
   times the farthest of these results.
 The epsilon is that of the arithmetic: float32's for the forward pass of 16-bit floats, unless the op is a composition that rounds in between.
@@ -214,6 +214,6 @@ def rounding_slacks(case, order, weights, epsilon, least, samples=16):
                 slack[name] = torch.maximum(slack[name], 8 * (moved[name] - base[name]).abs().nan_to_num(0.0, posinf=0.0))
         if case.normwise:
             most = max(float(x.abs().nan_to_num(0.0, posinf=0.0).max()) for x in base.values() if x.numel())
-            yield {"": 64 * epsilon * most} | {name: torch.full_like(x, 8 * float(x.max()) + 64 * epsilon * most) if x.numel() else x for name, x in slack.items()}
+            yield {"": 64 * epsilon * most} | {name: torch.full_like(x, 64 * float(x.max()) + 64 * epsilon * most) if x.numel() else x for name, x in slack.items()}
         else:
             yield slack

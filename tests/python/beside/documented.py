@@ -57,7 +57,7 @@ def is_derivative(d):
     return d.kind == "value" and d.name.startswith("d")
 
 
-ARITHMETIC = ("add", "sub", "mul", "div", "pow", "remainder", "floor_divide", "minimum", "maximum", "x op y", "x op= y", "clamp")
+ARITHMETIC = ("atan2", "add", "sub", "mul", "div", "pow", "remainder", "floor_divide", "minimum", "maximum", "x op y", "x op= y", "clamp")
 
 refused("integers and bool in functions that are only for floats", r"expected (a )?floating dtypes?")
 refused("bool in `abs`, `max`, `sort` and similar", r"expected (a )?numeric dtypes?")
@@ -67,6 +67,11 @@ refused("A number that the dtype cannot hold", r"expected a number that \w+ hold
 refused("broadcasting in losses", r"expected operands of one shape", [name for name in ROWS if name.endswith("_loss") or name.startswith(("binary", "kl"))])
 refused("`roll` of no elements along a dimension that is not there", r"expected a dimension", ["roll"])
 refused("a dimension twice", r"expected each dimension once")
+refused("an empty (0,) in `cat`", r"\[cat\] expected a dimension")
+refused("a letter has one size, only an ellipsis is broadcast", r"expected one size for")
+refused("a transposed convolution without a result", r"expected a padding that leaves at least one")
+refused("a mask that is larger than x in `masked_fill`", r"expected a mask that broadcasts to")
+refused("indices into no elements", r"expected indices from 0 to")
 refused("negative `pad`", r"\[pad\] expected sizes")
 refused("`clamp` between bounds in the wrong order", r"\[clamp\] expected low <= high")
 refused("fewer weights beyond 0 than draws", r"weights beyond 0 in each row")
@@ -103,7 +108,7 @@ def wrapped(d):
 
 @documented("**Promotion** depends only on dtypes")
 def promotion(d):
-    return d.row in ARITHMETIC and d.kind in ("dtype", "value") and len(set(dtypes(d))) > 1 and any(x.tensor.dim() == 0 for x in d.case.operands)
+    return d.row in (*ARITHMETIC, "eq", "ne", "lt", "le", "gt", "ge") and d.kind in ("dtype", "value") and len(set(dtypes(d))) > 1 and any(x.tensor.dim() == 0 for x in d.case.operands)
 
 
 @documented("**Bool** counts as i64 in arithmetic")
@@ -115,9 +120,8 @@ def where_operand(d, test):
     """Where an operand passes the test, broadcast; all elements, if the op sees more than one of an operand for a result."""
     found = torch.zeros(d.wrong.shape, dtype=torch.bool)
     for x in d.case.operands:
-        if x.tensor.is_floating_point():
-            passes = test(x.tensor)
-            found = found | (passes if d.row in POINTWISE and fits(x.tensor.shape, d.wrong.shape) else passes.any())
+        passes = test(x.tensor)
+        found = found | (passes if d.row in POINTWISE and fits(x.tensor.shape, d.wrong.shape) else passes.any())
     return found
 
 
@@ -127,6 +131,8 @@ def fits(shape, whole):
 
 def is_extreme(x):
     """Numbers whose powers, as derivatives have them, leave the range."""
+    if not x.is_floating_point():
+        return torch.zeros(x.shape, dtype=torch.bool)
     info = torch.finfo(x.dtype)
     size = x.double().abs()
     return x.isfinite() & ((size > info.max ** (1 / 4) / 4) | ((size != 0) & (size < info.smallest_normal ** (1 / 4) * 4)))
@@ -137,7 +143,7 @@ def is_underflow(d):
 
 
 POINTWISE = {name for name, row in ROWS.items() if row.make.__module__.endswith("pointwise")}
-SQUARES = r"var|stddev|norm|.*_norm|nn.BatchNorm.*|mse_loss|huber_loss|matmul|x @ y|linear.*|einsum|dot|sum|mean|cumsum|prod|cumprod|conv.*|.*attention.*|.*avg_pool2d|depthwise.*|.*fold|upsample_bilinear|feed_forward.*|batch_norm|cross_entropy|.*softmax"
+SQUARES = r"var|stddev|norm|.*_norm|nn.BatchNorm.*|.*_loss|kl_div|binary.*|matmul|x @ y|linear.*|einsum|dot|sum|mean|cumsum|prod|cumprod|conv.*|.*attention.*|.*avg_pool2d|depthwise.*|.*fold|upsample_bilinear|feed_forward.*|batch_norm|cross_entropy|.*softmax|sum_to"
 
 
 @documented("`clamp` has gradient 1 at its bounds")
@@ -166,6 +172,41 @@ def sum_of_zeros(d):
     return d.kind == "value" and d.row not in POINTWISE and not d.case.exact and d.row not in ("sum", "mean", "cumsum", "prod") and (d.got == 0) & (d.want == 0)
 
 
+@documented("`maximum`, `minimum`, `max` and `min` of 0 and -0 are either")
+def either_zero(d):
+    return d.kind == "value" and d.row in ("maximum", "minimum", "max", "min", "max_pool2d", "adaptive_max_pool2d") and (d.got == 0) & (d.want == 0)
+
+
+@documented("**Numbers keep float64 precision**")
+def large_numbers(d):
+    return d.row in ("eq", "ne", "lt", "le", "gt", "ge") and d.kind == "value" and "100000.0" in d.case.text and dtypes(d) == [torch.float16]
+
+
+@documented("`logsumexp` of only -inf has the gradient 0")
+def sum_of_nothing(d):
+    return is_derivative(d) and d.row == "logsumexp" and (d.got == 0) & d.want.isnan()
+
+
+@documented("so that equal elements have variance 0")
+def equal_elements(d):
+    return d.kind == "value" and d.row.endswith("norm") and where_operand(d, lambda x: x.abs().double() * min(torch.finfo(d.got.dtype).eps, torch.finfo(torch.float32).eps) > 1)
+
+
+@documented("PyTorch squares the integers, which wrap")
+def wrapped_squares(d):
+    return is_derivative(d) and d.row == "atan2" and any(not x.is_floating_point for x in dtypes(d))
+
+
+@documented("0 times an infinite weight is NaN")
+def infinite_weight(d):
+    return d.kind == "value" and re.match("conv|depthwise|upsample", d.row) is not None and (d.name[0] == "d" or where_operand(d, lambda x: ~x.isfinite())) & (d.got.isnan() | d.want.isnan())
+
+
+@documented("`-0 ** 0.5` is 0, as in C")
+def square_root(d):
+    return d.kind == "value" and d.row in ("pow", "x op y", "x op= y") and "0.5" in d.case.text and where_operand(d, lambda x: (x == 0) | x.isinf())
+
+
 @documented("`unique` may return 0 for -0, and numbers NaNs in another order")
 def unique_ones(d):
     if d.kind != "value" or d.row != "unique":
@@ -188,9 +229,9 @@ def no_target(d):
     return is_derivative(d) and d.row in ("cross_entropy", "linear_cross_entropy", "nll_loss") and (d.got == 0) & d.want.isnan()
 
 
-@documented("`cumprod` and `prod` of an infinite element")
+@documented("`cumprod` and `prod` of an infinite element or NaN")
 def infinite_factor(d):
-    return d.kind == "value" and d.row in ("cumprod", "prod") and is_derivative(d) and where_operand(d, torch.isinf) & d.want.isnan()
+    return d.kind == "value" and d.row in ("cumprod", "prod") and is_derivative(d) and where_operand(d, lambda x: ~x.isfinite()) & d.want.isnan()
 
 
 @documented("`huber_loss`")
@@ -219,7 +260,7 @@ def infinite_logit(d):
 
 @documented("**Partial results** that leave the dtype's range")
 def overflow(d):
-    return d.kind == "value" and (is_derivative(d) or bool(re.fullmatch(SQUARES, d.row))) and where_operand(d, is_extreme) | is_underflow(d)
+    return d.kind == "value" and (is_derivative(d) or bool(re.fullmatch(SQUARES, d.row))) and where_operand(d, is_extreme) | is_underflow(d) | ("100000.0" in d.case.text and d.got.dtype == torch.float16)
 
 
 @documented("second derivatives at a pole or a kink")
@@ -239,7 +280,7 @@ def at_nan(d):
 
 @documented("`max` and `min` do not multiply")
 def chosen(d):
-    return d.kind == "value" and d.row in ("max", "min", "max_pool2d", "norm") and d.name.startswith("dx") and (d.got == 0) & d.want.isnan()
+    return d.kind == "value" and d.row in ("max", "min", "max_pool2d", "adaptive_max_pool2d", "norm") and is_derivative(d) and d.want.isnan()
 
 
 @documented("`norm` and `stddev` have gradient 0 at 0")

@@ -113,7 +113,7 @@ class Draw:
         if kind is None:
             kind = self.random.choices(["normal", "small", "special", "wide", "tiny", "huge", "one"], [35, 15, 25, 10, 5, 5, 5])[0]
         if kind == "tame":
-            kind = self.random.choices(["normal", "small", "one"], [70, 20, 10])[0]
+            kind = self.random.choices(["normal", "small", "constant"], [70, 20, 10])[0]
         if kind == "normal":
             return self.normal(shape).to(dtype)
         if kind == "positive":
@@ -128,6 +128,8 @@ class Draw:
             picked = values[self.below(shape, len(values))]
             share = self.choose(0.05, 0.3, 1.0)
             return torch.where(self.uniform(shape) < share, picked, self.normal(shape)).to(dtype)
+        if kind == "constant":
+            return torch.full(shape, self.choose(0.0, -0.0, 1.0, -1.5, 3.0, 20.5), dtype=torch.float64).to(dtype)
         if kind == "one":
             return torch.full(shape, self.choose(*specials(dtype)), dtype=torch.float64).to(dtype)
         low, high = math.log2(info.smallest_normal * info.eps), math.log2(info.max)

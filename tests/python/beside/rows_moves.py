@@ -397,7 +397,7 @@ def of_dtypes(d, name):
     return Case([], lambda: tern.zeros((), tern.promote(*ours)), lambda: torch.zeros((), dtype=torch.promote_types(*theirs)), f" {a} {b}", exact=True)
 
 
-@row("tensor", "from_numpy", dtypes=[torch.float32, torch.float64, *WHOLE, torch.bool])
+@row("tensor", "from_numpy", dtypes=[torch.float32, torch.float64, *WHOLE, torch.bool], firm=True)
 def from_python(d, name):
     x = d.tensor()
     if name == "from_numpy":

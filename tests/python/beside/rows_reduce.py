@@ -72,7 +72,7 @@ def spread(d, name):
     x = d.tensor(kind="normal" if d.flag() else None)
     dims, keep, correction = d.dims(x.tensor.dim()), d.flag(), d.choose(0, 1, 1, 2)
     f, g = getattr(tern, name), {"var": torch.var, "stddev": torch.std}[name]
-    return Case([x], lambda x: f(x, dims, correction, keep), lambda x: g(x, every(x, dims), correction=correction, keepdim=keep), f" {dims} {correction} {keep}")
+    return Case([x], lambda x: f(x, dims, correction, keep), lambda x: g(x, every(x, dims), correction=correction, keepdim=keep), f" {dims} {correction} {keep}", normwise=True)
 
 
 @row("norm")
@@ -80,7 +80,8 @@ def norm(d, name):
     x = d.tensor(kind="normal" if d.flag() else None)
     dims, keep, p = d.dims(x.tensor.dim()), d.flag(), d.choose(0, 0.5, 1, 1.5, 2, 2, 3, math.inf, -math.inf)
     theirs = lambda x: torch.linalg.vector_norm(x, p, every(x, dims), keep)  # noqa: E731
-    return Case([x], lambda x: tern.norm(x, dims, p, keep), theirs, f" {dims} p {p} {keep}")
+    steps = (lambda x: torch.where(x == 0, 0.0, torch.where(x == 0, 1.0, x).abs().pow(p)).sum(every(x, dims), keep).pow(1 / p)) if 0 < p < math.inf else None
+    return Case([x], lambda x: tern.norm(x, dims, p, keep), theirs, f" {dims} p {p} {keep}", steps)
 
 
 @row("argmax", "argmin", dtypes=NUMBERS)
@@ -149,7 +150,7 @@ def unique(d, name):
     return Case([x], tern.unique, theirs, exact=True, orders=0)
 
 
-@row("bincount", dtypes=FLOATS)
+@row("bincount", firm=True)
 def bincount(d, name):
     n, least = d.whole(0, 40), d.choose(0, 0, 5)
     x = d.given(d.below((n,), 9, -1 if d.slip() else 0))
