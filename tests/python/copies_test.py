@@ -1,5 +1,6 @@
 """Copies and pickles of tensors, modules and states; state dicts."""
 
+import concurrent.futures
 import copy
 import inspect
 import io as files
@@ -244,7 +245,7 @@ def double(module_and_x):
 
 def test_processes_pass_tensors_and_modules():
     module, x = nn.Linear(2, 3), tern.ones(4, 2)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # notices a process that died
         (y,) = pool.map(double, [(module, x)])
     assert y.tolist() == (module(x) * 2).tolist()
 

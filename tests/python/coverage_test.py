@@ -9,7 +9,7 @@ import tern
 from tern import io, models, nn, train
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.append(str(ROOT / "python"))  # behind the installed package, whose sources lie there too
 import docstrings  # noqa: E402
 
 SOURCE = ROOT / "src"
