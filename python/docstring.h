@@ -3,7 +3,7 @@
 
 namespace tern::python {
 
-/// What the public headers say of a name, "relu" or "nn.Linear". docstrings.py writes the table when the extension is built, sorted.
+/// Docstring of a name in the public headers, "relu" or "nn.Linear". docstrings.py writes the table when the extension is built, sorted.
 struct Docstring {
   const char* name;
   const char* text;

@@ -92,7 +92,7 @@ struct Signature {
   }
 };
 
-/// What an object of the package's functions knows.
+/// State of an object of the package's functions.
 struct Known {
   nb::object function, name;                               ///< nanobind's own
   std::vector<std::pair<nb::object, nb::object>> renamed;  ///< another spelling, and the parameter
@@ -113,7 +113,7 @@ Known& known(PyObject* self) { return *reinterpret_cast<Function*>(self)->known;
 /// The signatures in Python's words.
 std::string signature_lines(const Known& f, const char* between);
 
-/// What a call returned. Where no overload takes the arguments, the error is one line.
+/// Result of a call. Where no overload takes the arguments, the error is one line.
 PyObject* checked(const Known& f, PyObject* result, PyObject* const* args, std::size_t flagged, PyObject* names) noexcept {
   if (result || !PyErr_ExceptionMatches(PyExc_TypeError)) [[likely]]
     return result;
@@ -341,7 +341,7 @@ PyTypeObject* function_type() {
   return type;
 }
 
-/// What is known of a function of a module, and whether its first parameter is a tensor.
+/// Properties of a function of a module, and whether its first parameter is a tensor.
 std::pair<Known, bool> describe(nb::handle name, nb::handle function, const std::string& doc) {
   std::vector<Signature> overloads;
   bool has_own_doc = false;

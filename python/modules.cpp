@@ -91,7 +91,7 @@ nb::object members_of(nb::handle self) {
   return nb::object(result);
 }
 
-/// What a state_dict has.
+/// Entries of a state_dict.
 std::vector<NamedTensor> state_of(const nn::Module& module) {
   std::vector<NamedTensor> result = nn::named_parameters(module);
   for (NamedTensor& buffer : nn::named_buffers(module)) result.push_back(std::move(buffer));

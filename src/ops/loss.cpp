@@ -201,7 +201,7 @@ class WeightSum {
     if (first_write_ == Write::overwrite) zero_(whole_);
     exact_ = cast(whole_, DType::f32);
   }
-  /// Where the product of a chunk goes, and how.
+  /// Weight gradient of a chunk: its target and how it is written.
   const Tensor& target() const { return part_; }
   Write write(std::int64_t chunk) const {
     if (!exact_.defined()) return chunk == 0 ? first_write_ : Write::accumulate;

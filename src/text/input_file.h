@@ -44,7 +44,7 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// What a file is that begins with these bytes, if a download often leaves it in place of the one that is wanted: "an HTML page" ("a zip
+// Kind of a file that begins with these bytes, if a download often leaves it in place of the one that is wanted: "an HTML page" ("a zip
 // archive", "gzip data"), or "".
 std::string_view foreign_kind(std::string_view begin) noexcept;
 

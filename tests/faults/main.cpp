@@ -80,7 +80,7 @@ pid_t start_program(std::vector<std::string> words, const Variables& variables) 
   ::_exit(127);
 }
 
-/// What is trained. Two processes where there is a launcher, else one.
+/// Training under test. Two processes where there is a launcher, else one.
 struct Training {
   std::string program, width = "8", timer = {}, launcher = {};
 

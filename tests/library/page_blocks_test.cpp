@@ -156,7 +156,7 @@ struct Block {
   std::vector<std::string> printed;  ///< by a program's runs, one after another
 };
 
-/// What f writes to standard output.
+/// Standard output of f.
 std::string printed_by(void (*f)()) {
   std::cout.flush();
   std::fflush(stdout);

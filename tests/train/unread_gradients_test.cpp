@@ -16,7 +16,7 @@ using namespace tern;
 
 namespace {
 
-/// What a function writes to stderr.
+/// Standard error of a function.
 template <class F>
 std::string stderr_of(F&& f) {
   const test::TempDirectory directory;
