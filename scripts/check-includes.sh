@@ -38,12 +38,12 @@ io:             backend tensor ops text
 data:           backend tensor ops text io
 models:         backend tensor ops nn text io
 profile:        backend tensor autodiff ops nn train io
-dist:           backend tensor autodiff ops nn train
-dist/gloo:      backend tensor dist
-dist/nccl:      backend tensor ops dist cuda/runtime cuda/device
+parallel:       backend tensor autodiff ops nn train
+parallel/gloo:  backend tensor parallel
+parallel/nccl:  backend tensor ops parallel cuda/runtime cuda/device
 '
 # tern.h and the programs stand above all rooms. Ops alone know ops/detail, and kernels are reached through ops/kernels.
-top='backend tensor autodiff ops nn train text io data models profile dist'
+top='backend tensor autodiff ops nn train text io data models profile parallel'
 
 # check ROOT: prints the faults of the tree under ROOT, and fails if there are any.
 check() (

@@ -13,9 +13,6 @@
 #include "data/dlpack.h"
 #include "data/loader.h"
 #include "data/token_file.h"
-#include "dist/data_parallel.h"
-#include "dist/data_parallel_optimizer.h"
-#include "dist/process_group.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
 #include "io/safetensors_files.h"
@@ -53,6 +50,9 @@
 #include "ops/rope.h"
 #include "ops/statistics.h"
 #include "ops/view.h"
+#include "parallel/data_parallel.h"
+#include "parallel/data_parallel_optimizer.h"
+#include "parallel/process_group.h"
 #include "profile/memory_history.h"
 #include "profile/memory_report.h"
 #include "profile/memory_snapshot.h"
@@ -74,7 +74,7 @@ namespace nn {}
 /// Training: the step, optimizers, schedules, clipping, loss scaling, averages, precision.
 namespace train {}
 /// Processes that train one model together: how they meet, collectives, data parallel training, sharding.
-namespace dist {}
+namespace parallel {}
 /// Text without tensors: corpora, the byte-level BPE, batches of ids, BLEU and chrF.
 namespace text {}
 /// Datasets, the loader that makes batches ahead, token files, packing.

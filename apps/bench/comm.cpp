@@ -29,7 +29,7 @@ struct Options {
   std::string ops = "all_reduce", sizes = "1,10,100,1000", dtypes = "fp32", ranks, buckets, device = "auto", json, csv, plot;
   double seconds = 2;
   int threads = 0;
-  dist::GroupOptions group;
+  parallel::GroupOptions group;
   std::int64_t parameters = 0;
   StepCase step;  ///< for --model and --buckets
   bool has_model = false;
@@ -51,7 +51,7 @@ void print_row(const Row& row) {
 class CommBench {
  public:
   explicit CommBench(const Options& options)
-      : options_(options), device_(apps::resolve_device(options.device)), group_(dist::make_process_group(device_, options.group)) {}
+      : options_(options), device_(apps::resolve_device(options.device)), group_(parallel::make_process_group(device_, options.group)) {}
   bool is_first() const { return group_->rank() == 0; }
   const std::vector<Row>& rows() const { return rows_; }
 
@@ -99,7 +99,7 @@ class CommBench {
 
   const Options& options_;
   Device device_;
-  std::unique_ptr<dist::ProcessGroup> group_;
+  std::unique_ptr<parallel::ProcessGroup> group_;
   std::vector<Row> rows_;
 };
 

@@ -72,7 +72,7 @@ struct Buffers {
   Tensor whole, part;
 };
 
-void call(dist::ProcessGroup& group, const CommCase& c, const Buffers& x) {
+void call(parallel::ProcessGroup& group, const CommCase& c, const Buffers& x) {
   if (c.op == "all_reduce") group.all_reduce(x.whole).wait();
   else if (c.op == "all_gather") group.all_gather(x.whole, x.part).wait();
   else if (c.op == "reduce_scatter") group.reduce_scatter(x.part, x.whole).wait();
@@ -80,7 +80,7 @@ void call(dist::ProcessGroup& group, const CommCase& c, const Buffers& x) {
 }
 
 /// The result of one call with known numbers.
-double deviation(dist::ProcessGroup& group, const CommCase& c, const Buffers& x) {
+double deviation(parallel::ProcessGroup& group, const CommCase& c, const Buffers& x) {
   const Pattern pattern(c.dtype, group.device());
   const std::int64_t share = x.whole.numel() / group.size();
   if (c.op == "all_gather") pattern.fill(x.part, 0, group.rank());
@@ -97,7 +97,7 @@ double deviation(dist::ProcessGroup& group, const CommCase& c, const Buffers& x)
 
 }  // namespace
 
-CommFigures measure_comm(dist::ProcessGroup& group, const CommCase& c, double seconds) {
+CommFigures measure_comm(parallel::ProcessGroup& group, const CommCase& c, double seconds) {
   const NoGrad unrecorded;
   const Device device = group.device();
   const auto elements = static_cast<std::int64_t>(c.bytes / static_cast<double>(size_of(c.dtype)));

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "bench/timing.h"
-#include "dist/process_group.h"
+#include "parallel/process_group.h"
 
 namespace tern::bench {
 
@@ -25,6 +25,6 @@ struct CommFigures {
 /// Measures a collective. To be called on all ranks with the same case. First checks the result; then takes at least three samples in about
 /// `seconds`, each after a barrier, and on a GPU of several calls without waits. Throws std::runtime_error for a wrong result, OutOfMemory,
 /// on the CPU also if the machine has too little for all ranks, and as the collectives do.
-CommFigures measure_comm(dist::ProcessGroup& group, const CommCase& c, double seconds);
+CommFigures measure_comm(parallel::ProcessGroup& group, const CommCase& c, double seconds);
 
 }  // namespace tern::bench

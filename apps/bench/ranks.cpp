@@ -10,7 +10,7 @@
 #include "common/launcher.h"
 #include "common/program.h"
 #include "common/stop.h"
-#include "dist/launch_environment.h"
+#include "parallel/launch_environment.h"
 #include "tensor/context.h"
 
 namespace tern::bench {
@@ -59,7 +59,7 @@ std::optional<std::string> rows_for_starter() {
   return file;
 }
 
-void add_copy_engine_option(CLI::App& command, dist::GroupOptions& options, const char* group) {
+void add_copy_engine_option(CLI::App& command, parallel::GroupOptions& options, const char* group) {
   auto* const option =
       command
           .add_option_function<double>(
@@ -71,7 +71,7 @@ void add_copy_engine_option(CLI::App& command, dist::GroupOptions& options, cons
   if (*group) option->group(group);
 }
 
-static dist::LaunchEnvironment environment() { return dist::launch_environment().value_or(dist::LaunchEnvironment{}); }
+static parallel::LaunchEnvironment environment() { return parallel::launch_environment().value_or(parallel::LaunchEnvironment{}); }
 int launched_ranks() { return environment().size; }
 int launched_rank() { return environment().rank; }
 int local_ranks() { return environment().local_size; }
@@ -81,15 +81,15 @@ void require_no_launcher() {
     throw apps::UsageError(fmt::format("--ranks: a launcher has started {} processes already: leave it out", launched_ranks()));
 }
 
-std::vector<double> largest(dist::ProcessGroup& group, std::vector<double> values) {
+std::vector<double> largest(parallel::ProcessGroup& group, std::vector<double> values) {
   if (group.size() == 1) return values;
   const NoGrad unrecorded;
   const Tensor x = Tensor::from(values, {static_cast<std::int64_t>(values.size())}, group.device());
-  group.all_reduce(x, dist::ReduceOp::max).wait();
+  group.all_reduce(x, parallel::ReduceOp::max).wait();
   return x.to_vector<double>();
 }
 
-Times slowest(dist::ProcessGroup& group, const Times& times) {
+Times slowest(parallel::ProcessGroup& group, const Times& times) {
   const std::vector<double> all = largest(group, {times.mean, times.deviation, times.median});
   return {.mean = all[0], .deviation = all[1], .median = all[2]};
 }

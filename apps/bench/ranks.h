@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/timing.h"
-#include "dist/process_group.h"
+#include "parallel/process_group.h"
 
 // Measurements in several processes, which a launcher has started, or which `--ranks` starts.
 namespace tern::bench {
@@ -21,7 +21,7 @@ bool is_started_rank();
 std::optional<std::string> rows_for_starter();
 
 /// Adds --copy-engine-mb: the least megabytes of a collective on the GPUs' copy engines; 0: never.
-void add_copy_engine_option(CLI::App& command, dist::GroupOptions& options, const char* group = "");
+void add_copy_engine_option(CLI::App& command, parallel::GroupOptions& options, const char* group = "");
 
 /// The world size: the number of processes of the launcher.
 int launched_ranks();
@@ -33,8 +33,8 @@ int local_ranks();
 void require_no_launcher();
 
 /// The element-wise maximum of all ranks' values; for a single process the values.
-std::vector<double> largest(dist::ProcessGroup& group, std::vector<double> values);
+std::vector<double> largest(parallel::ProcessGroup& group, std::vector<double> values);
 /// The times of the slowest rank.
-Times slowest(dist::ProcessGroup& group, const Times& times);
+Times slowest(parallel::ProcessGroup& group, const Times& times);
 
 }  // namespace tern::bench

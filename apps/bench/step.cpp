@@ -28,15 +28,15 @@ struct Options {
   std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", checkpointing = "none", device = "auto",
               json, gradient_sync = "bucketed", reduce_dtype, shard = "none";
   int threads = 0, ranks = 0;
-  dist::GroupOptions group;
+  parallel::GroupOptions group;
 };
 
 /// All combinations of the lists, in their order.
 std::vector<StepCase> cases_of(const Options& options) {
   std::vector<StepCase> cases = {options.step};
-  cases[0].parallel.shard = dist::shard_of(options.shard).value();
-  cases[0].parallel.scatter_gradients = cases[0].parallel.shard != dist::Shard::none;
-  cases[0].parallel.sync = dist::gradient_sync_of(options.gradient_sync).value();
+  cases[0].parallel.shard = parallel::shard_of(options.shard).value();
+  cases[0].parallel.scatter_gradients = cases[0].parallel.shard != parallel::Shard::none;
+  cases[0].parallel.sync = parallel::gradient_sync_of(options.gradient_sync).value();
   if (!options.reduce_dtype.empty()) cases[0].parallel.reduce_dtype = float_modes().at(options.reduce_dtype).first;
   const auto vary = [&](const auto& values, const auto& set) {
     std::vector<StepCase> result;
@@ -67,7 +67,7 @@ class Bench {
  public:
   explicit Bench(const Options& options)
       : device_(apps::resolve_device(options.device)),
-        group_(dist::make_process_group(device_, options.group)),
+        group_(parallel::make_process_group(device_, options.group)),
         copy_engine_bytes_(options.group.copy_engine_bytes),
         rows_(group_->rank() == 0 ? options.json : "") {}
 
@@ -100,9 +100,9 @@ class Bench {
   /// The text "2 ranks (gloo, bucketed 25 MiB) of "; "" for a single process.
   std::string ranks_text(const StepCase& c) const {
     if (is_alone()) return "";
-    std::string how = dist::name(c.parallel.sync);
-    if (c.parallel.sync == dist::GradientSync::bucketed) how += fmt::format(" {} MiB", c.parallel.bucket_size_mb);
-    if (c.parallel.shard != dist::Shard::none) how += fmt::format(", sharded {}", dist::name(c.parallel.shard));
+    std::string how = parallel::name(c.parallel.sync);
+    if (c.parallel.sync == parallel::GradientSync::bucketed) how += fmt::format(" {} MiB", c.parallel.bucket_size_mb);
+    if (c.parallel.shard != parallel::Shard::none) how += fmt::format(", sharded {}", parallel::name(c.parallel.shard));
     if (c.parallel.reduce_dtype) how += fmt::format(" in {}", name(*c.parallel.reduce_dtype));
     return fmt::format("{} ranks ({}, {}) of ", group_->size(), group_->engine(), how);
   }
@@ -124,11 +124,11 @@ class Bench {
     row.set("pass", c.forward_only ? "forward" : "step").set("warmup", c.warmup).set("steps", c.steps);
     set_device(row, device_);
     if (is_alone()) return row;
-    row.set("ranks", group_->size()).set("engine", group_->engine()).set("gradient_sync", dist::name(c.parallel.sync));
+    row.set("ranks", group_->size()).set("engine", group_->engine()).set("gradient_sync", parallel::name(c.parallel.sync));
     row.set("bucket_size_mb", c.parallel.bucket_size_mb);
     if (device_.type == DeviceType::cuda) row.set("copy_engine_mb", static_cast<double>(copy_engine_bytes_) / 1e6);
     if (c.parallel.reduce_dtype) row.set("reduce_dtype", name(*c.parallel.reduce_dtype));
-    if (c.parallel.shard != dist::Shard::none) row.set("shard", dist::name(c.parallel.shard));
+    if (c.parallel.shard != parallel::Shard::none) row.set("shard", parallel::name(c.parallel.shard));
     return row;
   }
 
@@ -184,7 +184,7 @@ class Bench {
   }
 
   Device device_;
-  std::unique_ptr<dist::ProcessGroup> group_;
+  std::unique_ptr<parallel::ProcessGroup> group_;
   std::int64_t copy_engine_bytes_;
   RowFile rows_;
   std::map<std::string, double> ceilings_;  ///< by mode
@@ -209,11 +209,11 @@ void step(const Options& options) {
   Bench bench(options);
   for (const StepCase& c : cases) apps::require_precision(c.precision, bench.device());
   for (const StepCase& c : cases)
-    if (c.capture && c.parallel.shard >= dist::Shard::gradients && bench.device() != cpu)
+    if (c.capture && c.parallel.shard >= parallel::Shard::gradients && bench.device() != cpu)
       throw apps::UsageError(
           fmt::format("--capture: the memory of sharded {} is at other addresses in each step, which no graph can "
                       "record; leave it out, or take --shard optimizer",
-                      dist::name(c.parallel.shard)));
+                      parallel::name(c.parallel.shard)));
   for (const StepCase& c : cases) bench.run(c);
 }
 

@@ -11,13 +11,13 @@
 #include "common/model.h"
 #include "common/program.h"
 #include "common/step_profile.h"
-#include "dist/data_parallel_optimizer.h"
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
 #include "ops/copy.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "parallel/data_parallel_optimizer.h"
 #include "profile/memory_history.h"
 #include "tensor/ceil_div.h"
 #include "train/train.h"
@@ -132,13 +132,13 @@ Tensor forward(const StepCase& c, const nn::DecoderLM& model, const Tensor& ids,
   return model.loss(ids, labels);
 }
 
-bool is_first(const dist::ProcessGroup* group) { return !group || group->rank() == 0; }
-bool is_alone(const dist::ProcessGroup* group) { return !group || group->size() == 1; }
+bool is_first(const parallel::ProcessGroup* group) { return !group || group->rank() == 0; }
+bool is_alone(const parallel::ProcessGroup* group) { return !group || group->size() == 1; }
 
 /// Profiles steps, after warm-up steps, which on a GPU capture the graph; writes the profile, and returns the mean time of a step. Other
 /// ranks than the first run the same steps and write nothing.
-double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optimizer* optimizer, Device device, dist::ProcessGroup* group,
-                     const std::function<void()>& step) {
+double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optimizer* optimizer, Device device,
+                     parallel::ProcessGroup* group, const std::function<void()>& step) {
   if (!is_first(group)) {
     for (std::int64_t i = 0; i < 3 + c.profile; ++i) step();
     synchronize(device);
@@ -167,8 +167,8 @@ double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optim
 double peak_gib(Device device) { return static_cast<double>(memory_statistics(device).peak_allocated) / 0x1p30; }
 
 void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, const Tensor& ids, const Tensor& labels,
-                      dist::ProcessGroup* group, const std::function<void()>& inference, StepFigures& result) {
-  std::optional<dist::DataParallel> parallel;
+                      parallel::ProcessGroup* group, const std::function<void()>& inference, StepFigures& result) {
+  std::optional<parallel::DataParallel> parallel;
   train::UpdateOptions update;
   if (!is_alone(group)) {
     parallel.emplace(model, *group, c.parallel);
@@ -176,8 +176,8 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
     update.synchronize = [&] { parallel->finish_gradient_synchronization(); };
   }
   train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-4, .weight_decay = 0.01});
-  if (parallel && c.parallel.shard != dist::Shard::none) dist::shard_optimizer(optimizer, *parallel);
-  else if (parallel) dist::overlap_optimizer(optimizer, *parallel);
+  if (parallel && c.parallel.shard != parallel::Shard::none) parallel::shard_optimizer(optimizer, *parallel);
+  else if (parallel) parallel::overlap_optimizer(optimizer, *parallel);
   const auto as_written = [&](const Tensors& inputs) {
     const Tensor value = forward(c, model, inputs[0], inputs[1]);
     train::update(value, optimizer, update);
@@ -223,9 +223,9 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   }
   result.inference_ms = timed(device, c.warmup, c.steps, inference).median;  // while sharded parameters can be gathered
   if (!parallel) return;
-  if (c.parallel.shard == dist::Shard::parameters) return;  // they need communication
+  if (c.parallel.shard == parallel::Shard::parameters) return;  // they need communication
   // Last, as the ranks' weights diverge from here on.
-  const dist::DataParallel::NoSync unsynchronized(*parallel);
+  const parallel::DataParallel::NoSync unsynchronized(*parallel);
   update.synchronize = {};
   CapturedStep captured_alone(as_written, device);
   const auto alone = [&] { c.capture ? captured_alone({ids, labels}) : as_written({ids, labels}); };
@@ -235,14 +235,14 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
 }
 
 /// Combines the figures of all ranks: the slowest times, the largest memory, and the mean loss.
-void join(StepFigures& result, dist::ProcessGroup& group, Device device) {
+void join(StepFigures& result, parallel::ProcessGroup& group, Device device) {
   for (Times* times : {&result.step, &result.forward, &result.backward, &result.update, &result.host}) *times = slowest(group, *times);
   const std::vector<double> all =
       largest(group, {result.burst_ms, result.alone_ms, result.inference_ms, result.profiled_ms, result.peak_gib});
   result.burst_ms = all[0], result.alone_ms = all[1], result.inference_ms = all[2], result.profiled_ms = all[3], result.peak_gib = all[4];
   const NoGrad unrecorded;
   const Tensor loss = Tensor::scalar(result.loss, device);
-  group.all_reduce(loss, dist::ReduceOp::mean).wait();
+  group.all_reduce(loss, parallel::ReduceOp::mean).wait();
   result.loss = loss.item<double>();
 }
 
@@ -275,7 +275,7 @@ std::vector<std::string> step_models() {
 
 std::string list_of_step_models() { return fmt::format("{}", fmt::join(step_models(), ", ")); }
 
-StepFigures measure_step(const StepCase& c, Device device, dist::ProcessGroup* group) {
+StepFigures measure_step(const StepCase& c, Device device, parallel::ProcessGroup* group) {
   manual_seed(0);
   const nn::DecoderLMOptions options = model_options(c, device);
   require_memory(options, c.forward_only, local_ranks());

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "bench/timing.h"
-#include "dist/data_parallel.h"
 #include "nn/decoder_lm.h"
+#include "parallel/data_parallel.h"
 #include "train/precision.h"
 
 namespace tern::bench {
@@ -20,10 +20,10 @@ struct StepCase {
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
   int warmup = 5, steps = 10;
   bool use_fused_kernel = false, capture = false;
-  dist::DataParallelOptions parallel = {};  ///< synchronisation of gradients
-  bool forward_only = false;                ///< inference: no gradients, optimizer or saved tensors
-  std::int64_t profile = 0;                 ///< further steps to profile; 0: none
-  std::string out;                          ///< directory of the profile
+  parallel::DataParallelOptions parallel = {};  ///< synchronisation of gradients
+  bool forward_only = false;                    ///< inference: no gradients, optimizer or saved tensors
+  std::int64_t profile = 0;                     ///< further steps to profile; 0: none
+  std::string out;                              ///< directory of the profile
 };
 
 /// The name of a mode in flags and rows: that of a train::Precision, "autocast-bf16" or "autocast-fp16".
@@ -71,6 +71,6 @@ struct StepFigures {
 
 /// Measures a case. In a group of several ranks the step is data parallel, with a batch for each rank; to be called on all ranks with the
 /// same case. Throws OutOfMemory, on the CPU also if weights, gradients and moments exceed the machine's memory.
-StepFigures measure_step(const StepCase& c, Device device, dist::ProcessGroup* group = nullptr);
+StepFigures measure_step(const StepCase& c, Device device, parallel::ProcessGroup* group = nullptr);
 
 }  // namespace tern::bench

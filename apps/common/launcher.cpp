@@ -21,7 +21,7 @@
 #include "common/program.h"
 #include "common/stop.h"
 #include "common/temporary_directory.h"
-#include "dist/socket.h"
+#include "parallel/socket.h"
 
 namespace tern::apps {
 
@@ -81,7 +81,7 @@ class Launcher {
     address_ = colon == std::string::npos ? "127.0.0.1" : options.master.substr(0, colon);
     // For programs that connect by address. Those of tern on one machine use a FileStore in the directory, as a port may be taken
     // meanwhile.
-    port_ = colon == std::string::npos ? std::to_string(dist::Socket::listen("127.0.0.1", 0).port()) : options.master.substr(colon + 1);
+    port_ = colon == std::string::npos ? std::to_string(parallel::Socket::listen("127.0.0.1", 0).port()) : options.master.substr(colon + 1);
     if (options.machines == 1) directory_.emplace("tern-launch");
   }
 

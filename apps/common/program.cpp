@@ -18,8 +18,8 @@
 #include "common/output.h"
 #include "common/ranks.h"
 #include "common/stop.h"
-#include "dist/launch_environment.h"
 #include "io/file_error.h"
+#include "parallel/launch_environment.h"
 #include "text/data_error.h"
 #include "text/printable.h"
 
@@ -216,7 +216,7 @@ Device resolve_device(const std::string& device) {
     throw UsageError(fmt::format("--device {}: {}", device, why));
   }
   if (device == "cpu" || gpus == 0) return cpu;
-  const std::optional<dist::LaunchEnvironment> ranks = dist::launch_environment();
+  const std::optional<parallel::LaunchEnvironment> ranks = parallel::launch_environment();
   if (ranks && ranks->local_size > 1) {
     if (cuda_index(device))
       throw UsageError(fmt::format("--device {}: expected cuda, of which each of {} processes takes one", device, ranks->local_size));

@@ -13,9 +13,9 @@
 #include "common/output.h"
 #include "common/program.h"
 #include "common/stop.h"
-#include "dist/socket.h"
 #include "io/checksum.h"
 #include "ops/copy.h"
+#include "parallel/socket.h"
 #include "tensor/ceil_div.h"
 
 namespace tern::apps {
@@ -79,28 +79,28 @@ static auto unless_stopped(F f) -> decltype(f()) {
   std::packaged_task<decltype(f())()> task(std::move(f));
   auto result = task.get_future();
   std::thread(std::move(task)).detach();
-  std::optional<dist::Deadline> last;
+  std::optional<parallel::Deadline> last;
   while (result.wait_for(20ms) != std::future_status::ready) {
-    if (stop_signal() != 0 && !last) last = dist::deadline_in(1s);
-    if (last && dist::has_passed(*last)) stop(stop_signal(), "while it waited for the other processes");
+    if (stop_signal() != 0 && !last) last = parallel::deadline_in(1s);
+    if (last && parallel::has_passed(*last)) stop(stop_signal(), "while it waited for the other processes");
   }
   return result.get();
 }
 
 Ranks::Ranks(const RankOptions& options, Device device) : options_(options) {
-  const dist::GroupOptions group{.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * options.timeout))};
-  const dist::LaunchEnvironment environment = dist::launch_environment().value_or(dist::LaunchEnvironment{});
+  const parallel::GroupOptions group{.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * options.timeout))};
+  const parallel::LaunchEnvironment environment = parallel::launch_environment().value_or(parallel::LaunchEnvironment{});
   // Until the end of the process: when another process has failed, the launcher's signal must not keep this one from reporting its error.
   static std::optional<StopSignals> to_the_end;
   if (environment.size > 1 && !to_the_end) to_the_end.emplace();
   struct Groups {
-    std::unique_ptr<dist::ProcessGroup> group, host;
+    std::unique_ptr<parallel::ProcessGroup> group, host;
   };
   const auto meet = [environment, device, group] {
-    const std::shared_ptr<dist::Store> store = environment.size > 1 ? dist::open_store(environment, group.timeout) : nullptr;
-    Groups made{.group = dist::make_process_group(environment, store, device, "world", group), .host = nullptr};
-    if (environment.size > 1 && device != cpu && dist::has_engine(DeviceType::cpu))
-      made.host = dist::make_process_group(environment, store, cpu, "host", group);
+    const std::shared_ptr<parallel::Store> store = environment.size > 1 ? parallel::open_store(environment, group.timeout) : nullptr;
+    Groups made{.group = parallel::make_process_group(environment, store, device, "world", group), .host = nullptr};
+    if (environment.size > 1 && device != cpu && parallel::has_engine(DeviceType::cpu))
+      made.host = parallel::make_process_group(environment, store, cpu, "host", group);
     return made;
   };
   // A GPU's group has to be made by the thread that uses it.
@@ -114,22 +114,23 @@ Ranks::~Ranks() = default;
 
 std::string Ranks::describe() const { return is_alone() ? "" : fmt::format("{} processes of ", size()); }
 
-dist::Shard Ranks::shard() const { return is_alone() ? dist::Shard::none : dist::shard_of(options_.shard).value(); }
+parallel::Shard Ranks::shard() const { return is_alone() ? parallel::Shard::none : parallel::shard_of(options_.shard).value(); }
 
-std::unique_ptr<dist::DataParallel> Ranks::parallel(nn::Module& model) {
+std::unique_ptr<parallel::DataParallel> Ranks::parallel(nn::Module& model) {
   if (is_alone()) return nullptr;
-  return std::make_unique<dist::DataParallel>(model, *group_,
-                                              dist::DataParallelOptions{.sync = dist::gradient_sync_of(options_.gradient_sync).value(),
-                                                                        .bucket_size_mb = options_.bucket_size_mb,
-                                                                        .scatter_gradients = shard() != dist::Shard::none,
-                                                                        .shard = shard()});
+  return std::make_unique<parallel::DataParallel>(
+      model, *group_,
+      parallel::DataParallelOptions{.sync = parallel::gradient_sync_of(options_.gradient_sync).value(),
+                                    .bucket_size_mb = options_.bucket_size_mb,
+                                    .scatter_gradients = shard() != parallel::Shard::none,
+                                    .shard = shard()});
 }
 
 namespace {
 
 /// A tensor of numbers on the group's device, for a collective.
 template <class T, class F>
-void through(dist::ProcessGroup& group, std::vector<T>& values, F&& collective) {
+void through(parallel::ProcessGroup& group, std::vector<T>& values, F&& collective) {
   const NoGrad unrecorded;
   const Tensor x = Tensor::from(values, {static_cast<std::int64_t>(values.size())}, group.device());
   collective(x).wait();
@@ -141,9 +142,9 @@ void through(dist::ProcessGroup& group, std::vector<T>& values, F&& collective) 
 int Ranks::stop_signal() {
   if (is_on_its_own()) return apps::stop_signal();
   if (agreed_signal_ == 0) {
-    dist::ProcessGroup& group = host_ ? *host_ : *group_;
+    parallel::ProcessGroup& group = host_ ? *host_ : *group_;
     std::vector<std::int64_t> signal{apps::stop_signal()};
-    through(group, signal, [&](const Tensor& x) { return group.all_reduce(x, dist::ReduceOp::max); });
+    through(group, signal, [&](const Tensor& x) { return group.all_reduce(x, parallel::ReduceOp::max); });
     agreed_signal_ = static_cast<int>(signal[0]);
   }
   return agreed_signal_;
@@ -152,12 +153,12 @@ int Ranks::stop_signal() {
 void Ranks::average(const Tensor& x) {
   if (is_on_its_own()) return;
   const NoGrad unrecorded;
-  group_->all_reduce(x, dist::ReduceOp::mean).wait();
+  group_->all_reduce(x, parallel::ReduceOp::mean).wait();
 }
 
 void Ranks::broadcast(std::vector<double>& values) {
   if (is_on_its_own()) return;
-  dist::ProcessGroup& group = host_ ? *host_ : *group_;
+  parallel::ProcessGroup& group = host_ ? *host_ : *group_;
   through(group, values, [&](const Tensor& x) { return group.broadcast(x, 0); });
 }
 
@@ -169,8 +170,8 @@ void Ranks::require_same(const std::string& what, const std::string& text) {
   if (is_on_its_own()) return;
   const std::int64_t digest = std::stoll(io::checksum(text), nullptr, 16);
   std::vector<std::int64_t> extremes{digest, -digest};
-  dist::ProcessGroup& group = host_ ? *host_ : *group_;
-  through(group, extremes, [&](const Tensor& x) { return group.all_reduce(x, dist::ReduceOp::max); });
+  parallel::ProcessGroup& group = host_ ? *host_ : *group_;
+  through(group, extremes, [&](const Tensor& x) { return group.all_reduce(x, parallel::ReduceOp::max); });
   if (extremes[0] != -extremes[1])
     throw UsageError(fmt::format("rank {} of {} has other {} than another rank: start all with the same", rank(), size(), what));
 }

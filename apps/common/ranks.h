@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "dist/data_parallel.h"
+#include "parallel/data_parallel.h"
 #include "tensor/random.h"
 
 namespace tern::apps {
 
 /// Options of data parallel training. They affect results by rounding only.
 struct RankOptions {
-  std::string gradient_sync = "bucketed";  ///< dist::GradientSync
+  std::string gradient_sync = "bucketed";  ///< parallel::GradientSync
   double bucket_size_mb = 25;
-  std::string shard = "none";  ///< dist::Shard
+  std::string shard = "none";  ///< parallel::Shard
   double timeout = 30;         ///< seconds to wait for other ranks
 };
 /// Adds --gradient-sync, --bucket-size-mb and --shard, in the group `group` of the help.
@@ -60,9 +60,9 @@ class Ranks {
   /// The text "2 processes of "; "" for a single process.
   std::string describe() const;
   /// Makes a model data parallel: averages its gradients, and broadcasts rank 0's weights. Null for a single process.
-  std::unique_ptr<dist::DataParallel> parallel(nn::Module& model);
+  std::unique_ptr<parallel::DataParallel> parallel(nn::Module& model);
   /// The sharded state.
-  dist::Shard shard() const;
+  parallel::Shard shard() const;
   /// This rank's part of `rows` rows.
   RankPart part(std::int64_t rows, std::int64_t multiple) const { return part_of(rows, multiple, rank(), size()); }
 
@@ -84,8 +84,8 @@ class Ranks {
   bool is_on_its_own() const { return is_alone() || has_left_; }
 
   const RankOptions options_;
-  std::unique_ptr<dist::ProcessGroup> group_;
-  std::unique_ptr<dist::ProcessGroup> host_;  ///< a CPU group, for decisions that need not wait for a GPU; null if group_ is one
+  std::unique_ptr<parallel::ProcessGroup> group_;
+  std::unique_ptr<parallel::ProcessGroup> host_;  ///< a CPU group, for decisions that need not wait for a GPU; null if group_ is one
   int agreed_signal_ = 0;
   bool has_left_ = false;
 };

@@ -10,16 +10,16 @@
 
 #include "common/program.h"
 #include "common/stop.h"
-#include "dist/data_parallel_optimizer.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
+#include "parallel/data_parallel_optimizer.h"
 
 namespace tern::apps {
 
 /// The device for capturing updates; the CPU, where they run eagerly, if gradients are sharded and so change their addresses.
 static Device capture_device(const TrainingOptions& options, Device device) {
-  return options.parallel && options.ranks->shard() >= dist::Shard::gradients ? cpu : device;
+  return options.parallel && options.ranks->shard() >= parallel::Shard::gradients ? cpu : device;
 }
 
 TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimizer, TrainingOptions options, Device device)
@@ -44,8 +44,8 @@ TrainingLoop::TrainingLoop(Loss loss, std::unique_ptr<train::Optimizer> optimize
           },
           capture_device(options_, device)) {
   if (options_.precision == train::Precision::fp16) scaler_.emplace(train::GradScalerOptions{}, device);
-  if (options_.parallel && options_.ranks->shard() != dist::Shard::none) dist::shard_optimizer(*optimizer_, *options_.parallel);
-  else if (options_.parallel) dist::overlap_optimizer(*optimizer_, *options_.parallel);
+  if (options_.parallel && options_.ranks->shard() != parallel::Shard::none) parallel::shard_optimizer(*optimizer_, *options_.parallel);
+  else if (options_.parallel) parallel::overlap_optimizer(*optimizer_, *options_.parallel);
   // Allocated here, as a captured update writes to it.
   if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device);
 }
@@ -177,7 +177,7 @@ void TrainingLoop::step_of_ranks(const std::vector<BatchPart>& parts, std::int64
     const double share = part.rank.is_empty ? 0 : options_.ranks->size() / weight;
     const Tensors inputs = with_share(part.batch, share);
     const BatchRowsScope rows(part.rank.rows);
-    std::optional<dist::DataParallel::NoSync> own;
+    std::optional<parallel::DataParallel::NoSync> own;
     if (!is_last) own.emplace(*options_.parallel);
     add_(loss, (!is_last ? is_first ? captured_first_ : captured_next_ : is_first ? captured_update_ : captured_last_)(inputs));
   }

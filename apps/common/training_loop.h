@@ -27,7 +27,7 @@ struct TrainingOptions {
   std::function<void()> after_step = {};
   /// For a training in several processes; both have to outlive it. A step then gets this rank's part of the batch, and Loss is a sum.
   Ranks* ranks = nullptr;
-  dist::DataParallel* parallel = nullptr;
+  parallel::DataParallel* parallel = nullptr;
 };
 
 /// A part of an update's batch.
@@ -90,7 +90,7 @@ class TrainingLoop {
   /// Gathers the masters of a sharded optimizer, before they are read. A collective.
   void gather_masters() { optimizer_->gather_masters(); }
   /// True if parameters are sharded, so that reading them is a collective.
-  bool shards_parameters() const { return options_.parallel && options_.parallel->shard() == dist::Shard::parameters; }
+  bool shards_parameters() const { return options_.parallel && options_.parallel->shard() == parallel::Shard::parameters; }
   /// Gathers sharded parameters on all ranks, after the training. A collective.
   void keep_parameters() {
     if (options_.parallel) options_.parallel->keep_parameters();

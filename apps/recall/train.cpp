@@ -89,7 +89,7 @@ void train(const Options& options) {
       static_cast<double>(params) / 1e6);
   say("training {} updates of {} examples at most on {}{}, {}, {}\n", trainer.total_updates(), options.batch_size, ranks.describe(),
       apps::describe(device), options.precision,
-      apps::describe_step(options.use_fused_kernel, ranks.shard() >= dist::Shard::gradients ? cpu : device));
+      apps::describe_step(options.use_fused_kernel, ranks.shard() >= parallel::Shard::gradients ? cpu : device));
 
   if (run.is_resumed())
     say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),

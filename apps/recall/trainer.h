@@ -86,9 +86,9 @@ class Trainer final : public apps::Trainable {
   const Device device_;
   nn::DecoderLM model_;
   const DeviceExamples train_, valid_examples_, test_;
-  apps::Ranks* const ranks_;                           ///< null for a single process
-  std::vector<std::int64_t> target_counts_;            ///< with several ranks: targets of each training example in the loss
-  std::unique_ptr<dist::DataParallel> data_parallel_;  ///< null for a single process
+  apps::Ranks* const ranks_;                               ///< null for a single process
+  std::vector<std::int64_t> target_counts_;                ///< with several ranks: targets of each training example in the loss
+  std::unique_ptr<parallel::DataParallel> data_parallel_;  ///< null for a single process
   std::optional<apps::TrainingLoop> loop_;
   apps::RunView* view_ = nullptr;
   apps::TrainingRun* run_ = nullptr;

@@ -25,11 +25,11 @@ Trainer::Trainer(Translator& translator, TrainingPairs& train, std::vector<text:
   require_targets(valid_, "validation");
   train::set_precision(model_, precision(options_));
   if (ranks_) data_parallel_ = ranks_->parallel(model_);
-  if (ranks_ && ranks_->shard() != dist::Shard::none && options_.ema > 0 && size_of(train::dtype_of(precision(options_))) == 2)
+  if (ranks_ && ranks_->shard() != parallel::Shard::none && options_.ema > 0 && size_of(train::dtype_of(precision(options_))) == 2)
     throw apps::UsageError(
         fmt::format("--shard {}: a process has the masters of its own 16-bit weights alone, of which --ema {:g} is to "
                     "be the average of all; take --precision fp32, or --ema 0",
-                    dist::name(ranks_->shard()), options_.ema));
+                    parallel::name(ranks_->shard()), options_.ema));
   if (options_.ema > 0) ema_.emplace(model_, train::EmaOptions{.decay = options_.ema});
   const auto parts = static_cast<std::int64_t>(batches_.epoch(train_.plain(), 0).size());
   per_epoch_ = ceil_div(parts, options_.accumulate);

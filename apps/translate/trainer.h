@@ -67,8 +67,8 @@ class Trainer {
   TrainingPairs& train_;
   const std::vector<text::Example> valid_;
   const Batches batches_;
-  apps::Ranks* const ranks_;                           ///< null for a single process
-  std::unique_ptr<dist::DataParallel> data_parallel_;  ///< null for a single process
+  apps::Ranks* const ranks_;                               ///< null for a single process
+  std::unique_ptr<parallel::DataParallel> data_parallel_;  ///< null for a single process
   std::optional<train::Ema> ema_;
   std::optional<apps::TrainingLoop> loop_;
   std::int64_t per_epoch_ = 0;

@@ -35,11 +35,11 @@ Batch draw(std::uint64_t step) {
 }
 
 void run() {
-  // On GPUs: make_process_group(cuda(dist::launch_environment()->local_rank)).
-  const auto group = dist::make_process_group(cpu);
+  // On GPUs: make_process_group(cuda(parallel::launch_environment()->local_rank)).
+  const auto group = parallel::make_process_group(cpu);
   manual_seed(1);
   Model model;
-  dist::DataParallel parallel(model, *group);
+  parallel::DataParallel parallel(model, *group);
   train::AdamW optimizer(nn::parameters(model), {.lr = 0.01});
   for (std::uint64_t step = 0; step < 60; ++step) {
     const Batch batch = draw(100 + step);
@@ -48,7 +48,7 @@ void run() {
     const Tensor loss = mean(square(model.forward(x) - y));
     train::update(loss, optimizer, {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
     const Tensor of_all = clone(loss.detach());
-    group->all_reduce(of_all, dist::ReduceOp::mean).wait();
+    group->all_reduce(of_all, parallel::ReduceOp::mean).wait();
     if (group->rank() == 0 && (step + 1) % 20 == 0) std::printf("step %d  loss %.3f\n", static_cast<int>(step + 1), of_all.item<double>());
   }
 }

@@ -140,7 +140,7 @@ class StreamScope {
 /// Scope in which tensors of this thread hold these rows of a batch, and random numbers are those that the whole batch would draw.
 class BatchRowsScope {
  public:
-  /// Rows of one rank, as dist::DataParallel divides a batch.
+  /// Rows of one rank, as parallel::DataParallel divides a batch.
   explicit BatchRowsScope(const BatchRows& rows) : before_(context().generator.rows()) { context().generator.set_rows(rows); }
   ~BatchRowsScope() { context().generator.set_rows(before_); }
   BatchRowsScope(const BatchRowsScope&) = delete;

@@ -10,7 +10,7 @@ namespace tern::train {
 /// Overlap of an optimizer with gradients that are averaged over processes. The last of them are still being communicated when backward
 /// ends, among them that of a table used at both ends of a model, which is large. An optimizer that knows the order of arrival updates the
 /// other parameters meanwhile. If something reads all gradients before the update (clipping by their norm, a loss scaler), there is no
-/// overlap: train::apply waits for all of them first. Made by dist::overlap_optimizer and dist::shard_optimizer.
+/// overlap: train::apply waits for all of them first. Made by parallel::overlap_optimizer and parallel::shard_optimizer.
 class GradientArrival {
  public:
   /// Elements [begin, end) of a storage of parameters whose gradients arrive together; no window has a part of a parameter.

@@ -9,7 +9,7 @@ namespace tern::train {
 /// ZeRO stage 1 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020): processes that train
 /// one model have all parameters and gradients, but each keeps the optimizer's moments of its own elements only, updates those, and gets
 /// the others from the processes that own them. With Adam in float32 that is 8 + 8/N bytes per parameter instead of 16. An optimizer asks a
-/// Sharding for its own elements, and is otherwise unchanged; dist::shard_optimizer makes one.
+/// Sharding for its own elements, and is otherwise unchanged; parallel::shard_optimizer makes one.
 class Sharding {
  public:
   /// Elements [begin, end) of a storage, which this process updates.

@@ -57,7 +57,7 @@ struct Fixture {
   nn::GRU gru{8, 16};
   train::AdamW optimizer{nn::parameters(model)};
   Tensor loss = mean(square(model(pairs))) + sum(square(leaf));
-  std::unique_ptr<dist::ProcessGroup> group = dist::make_process_group(cpu);
+  std::unique_ptr<parallel::ProcessGroup> group = parallel::make_process_group(cpu);
   std::string path = (std::filesystem::temp_directory_path() / ("from-pytorch-" + std::to_string(::getpid()))).string(),
               saved = path + ".in";
 };

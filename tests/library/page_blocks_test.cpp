@@ -105,7 +105,7 @@ struct Page_decoding : Page {
 
 struct Page_distributed : Page {
   nn::Linear model{2, 1};
-  std::unique_ptr<dist::ProcessGroup> group = dist::make_process_group(cpu);
+  std::unique_ptr<parallel::ProcessGroup> group = parallel::make_process_group(cpu);
   Loss loss_of_own_part{[this] { return mean(square(model(ones({4, 2})))); }, {}};
 };
 

@@ -1,0 +1,240 @@
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "autodiff/node.h"
+#include "autodiff/parameter_buffer.h"
+#include "backend/observer.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "parallel/data_parallel.h"
+#include "parallel/sharded_parameters.h"
+
+// The state of data parallel training, which DataParallel and the optimizers of its model share: buckets, their reductions and gathers.
+namespace tern::parallel {
+
+/// Parameters whose gradients are adjacent in memory and are reduced together.
+struct DataParallel::Bucket {
+  Tensors parameters;             ///< from the last one in memory to the first
+  Tensor values;                  ///< (n): the elements of all parameters
+  Tensor gradients;               ///< (n): their gradients
+  std::int64_t part = 0;          ///< see Segment
+  Tensor own_gradients;           ///< see Segment
+  std::size_t ready = 0;          ///< parameters whose gradients are final, since the last synchronisation
+  std::size_t ready_in_pass = 0;  ///< the same, in this backward pass
+  Tensor sent;                    ///< gradients that are being reduced, in the reduction's dtype
+  Work work, rest;                ///< the reductions of the ranks' parts, or of all; and of the remainder
+};
+
+struct DataParallel::State {
+  static constexpr std::size_t max_pending = 2;  ///< buckets of sharded gradients in reduction at a time, each with full gradients
+  static constexpr std::size_t max_update_groups = 5;
+
+  State(ProcessGroup& group_, const DataParallelOptions& options_) : group(group_), options(options_) {
+    options.scatter_gradients = options.scatter_gradients || shards_gradients();
+    if (options.shard == Shard::parameters) sharded = std::make_shared<ShardedParameters>(group);
+  }
+
+  /// Starts the reduction of a bucket.
+  void begin(Bucket& bucket) {
+    const NoGrad unrecorded;
+    const backend::PassScope observed("communication");
+    // grad() fills in zeros that have not been written yet.
+    for (const Tensor& x : bucket.parameters) static_cast<void>(x.grad());
+    const Tensor& gradients = bucket.gradients;
+    bucket.sent = is_lowered(bucket) ? cast(gradients, *options.reduce_dtype) : gradients;
+    if (!options.scatter_gradients) {
+      bucket.work = group.all_reduce(bucket.sent, ReduceOp::mean);
+      return;
+    }
+    const std::int64_t shared = bucket.part * group.size();
+    const Tensor own = part_of(bucket, bucket.sent), kept = bucket.own_gradients;
+    const bool writes_result = kept.defined() && !is_lowered(bucket);  // reduce_scatter may write to own_gradients directly
+    bucket.work =
+        group.reduce_scatter(writes_result ? elements_of(kept, 0, bucket.part) : own, elements_of(bucket.sent, 0, shared), ReduceOp::mean);
+    bucket.rest = group.all_reduce(elements_of(bucket.sent, shared, gradients.numel()), ReduceOp::mean);
+    if (kept.defined() && is_lowered(bucket)) release_gradients(bucket);
+  }
+
+  /// True if the bucket's gradients are reduced in another dtype.
+  bool is_lowered(const Bucket& bucket) const { return options.reduce_dtype && *options.reduce_dtype != bucket.gradients.dtype(); }
+  /// The rank's own part of a bucket's elements.
+  Tensor part_of(const Bucket& bucket, const Tensor& x) const {
+    return elements_of(x, bucket.part * group.rank(), bucket.part * (group.rank() + 1));
+  }
+
+  bool begins_in_backward() const { return options.sync == GradientSync::overlapped || options.sync == GradientSync::bucketed; }
+  void begin_next() {
+    if (shards_gradients())
+      while (next - ended >= max_pending) end(buckets[ended++]);
+    begin(buckets[next++]);
+  }
+
+  /// To be called when a gradient of bucket `number` is final.
+  void on_ready(std::size_t number) {
+    if (sharded) count_in_pass(number);
+    if (!is_syncing || !begins_in_backward()) return;
+    if (number < next)
+      fail("DataParallel",
+           "expected one backward pass between two calls of finish_gradient_synchronization(): put the others within NoSync");
+    is_finished = false;
+    // Started in the order of the buckets, as all ranks have to, and not in the order of completion.
+    ++buckets[number].ready;
+    while (next < buckets.size() && buckets[next].ready == buckets[next].parameters.size()) begin_next();
+    if (shards_gradients())
+      while (ended < next && buckets[ended].work.is_done() && buckets[ended].rest.is_done()) end(buckets[ended++]);
+  }
+
+  void finish() {
+    while (next < buckets.size()) {
+      begin_next();
+      if (options.sync == GradientSync::per_parameter) end(buckets[ended++]);
+    }
+    while (ended < buckets.size()) end(buckets[ended++]);
+    is_finished = true;
+    complete();
+  }
+
+  /// Resets the state for the next backward pass.
+  void complete() {
+    next = ended = 0;
+    if (!sharded) return;
+    sharded->release_all();
+    for (Bucket& bucket : buckets) bucket.ready_in_pass = 0;
+  }
+
+  /// Note [Update groups]
+  /// An optimizer updates buckets group by group, each as soon as its gradients are reduced. For a sharded optimizer each bucket is a
+  /// group. Otherwise the last four buckets, whose gradients are final at the end of backward (a table used at both ends of a model, its
+  /// neighbours, the first layers, deferred sums), are a group each, and all buckets before them are the first group.
+  /// A step calls begin_reductions(); for each group, in order, wait_for_gradients() and, once it is updated, begin_gathers(); then
+  /// end_reductions() and wait_for_gathers().
+  std::size_t update_groups() const { return has_sharded_optimizer ? buckets.size() : std::min(buckets.size(), max_update_groups); }
+  /// The group of a bucket, in [0, update_groups()).
+  std::size_t update_group_of(std::size_t bucket) const {
+    const std::size_t last_of_first = buckets.size() - update_groups();
+    return bucket < last_of_first ? 0 : bucket - last_of_first;
+  }
+  /// Starts the reductions that backward has not started.
+  void begin_reductions() {
+    if (is_finished || !is_syncing) return;
+    if (!begins_in_backward()) return finish();
+    while (next < buckets.size()) begin_next();
+  }
+  /// Waits, as Work::wait does, for the gradients of the groups up to `update_group`.
+  void wait_for_gradients(std::size_t update_group) {
+    while (ended < next && update_group_of(ended) <= update_group) end(buckets[ended++]);
+  }
+  /// Ends the synchronisation of a step, after all updates.
+  void end_reductions() {
+    is_finished = false;
+    if (is_syncing) complete();
+  }
+  /// With a sharded optimizer: starts the gathers of the parameters of the groups up to `update_group`, of which each rank has updated its
+  /// part.
+  void begin_gathers(std::size_t update_group) {
+    if (!has_sharded_optimizer || sharded) return;  // sharded parameters are gathered on use
+    const backend::PassScope observed("communication");
+    while (gathers.size() < buckets.size() && update_group_of(gathers.size()) <= update_group) begin_gather(buckets[gathers.size()]);
+  }
+  /// Starts the gathers of the remaining groups, and waits for all.
+  void wait_for_gathers() {
+    begin_gathers(buckets.size());
+    const backend::PassScope observed("communication");
+    for (Work& work : gathers) work.wait();
+    gathers.clear();
+  }
+
+  void begin_gather(const Bucket& bucket) {
+    const NoGrad unrecorded;
+    const Tensor shared = elements_of(bucket.values, 0, group.size() * bucket.part);
+    gathers.push_back(group.all_gather(shared, part_of(bucket, shared)));
+  }
+
+  /// Counts a final gradient of a unit of sharded parameters.
+  void count_in_pass(std::size_t number) {
+    Bucket& bucket = buckets[number];
+    if (bucket.ready_in_pass == 0) sharded->begin_gradients(number);
+    if (++bucket.ready_in_pass < bucket.parameters.size()) return;
+    bucket.ready_in_pass = 0;
+    sharded->end_gradients(number);
+  }
+
+  /// Waits for a bucket's reduction, and copies its result to the gradients.
+  void end(Bucket& bucket) {
+    const NoGrad unrecorded;
+    bucket.work.wait();
+    bucket.rest.wait();
+    const std::int64_t shared = bucket.part * group.size(), count = bucket.gradients.numel();
+    const auto take = [](const Tensor& into, const Tensor& from) {
+      if (into.numel() > 0) copy_(into, from);
+    };
+    if (const Tensor& kept = bucket.own_gradients; kept.defined()) {
+      if (is_lowered(bucket)) take(elements_of(kept, 0, bucket.part), part_of(bucket, bucket.sent));
+      take(elements_of(kept, bucket.part, kept.numel()), elements_of(bucket.sent, shared, count));
+      if (!is_lowered(bucket)) release_gradients(bucket);
+    } else if (is_lowered(bucket) && options.scatter_gradients) {
+      take(part_of(bucket, bucket.gradients), part_of(bucket, bucket.sent));
+      take(elements_of(bucket.gradients, shared, count), elements_of(bucket.sent, shared, count));
+    } else if (is_lowered(bucket)) {
+      take(bucket.gradients, bucket.sent);
+    }
+    bucket.sent = {};
+    bucket.ready = 0;
+  }
+
+  bool shards_gradients() const { return options.shard >= Shard::gradients; }
+
+  /// Makes a bucket's gradients, whose memory is allocated when one is written and freed by release_gradients().
+  void make_gradients(Bucket& bucket) const {
+    const Tensor& values = bucket.values;
+    // The padding between parameters, which is set to zero.
+    std::vector<std::pair<std::int64_t, std::int64_t>> gaps;
+    std::int64_t end = 0;
+    for (auto x = bucket.parameters.rbegin(); x != bucket.parameters.rend(); ++x) {
+      const std::int64_t begin = x->offset() - values.offset();
+      if (begin > end) gaps.emplace_back(end, begin);
+      end = begin + x->numel();
+    }
+    if (values.numel() > end) gaps.emplace_back(end, values.numel());
+    const auto fetch = [gaps, count = values.numel(), dtype = values.dtype(), device = values.device()](FlatStorage& storage) {
+      require_no_recording();
+      const NoGrad unrecorded;
+      const Tensor memory = empty({count}, dtype, device);
+      for (const auto& [from, to] : gaps) fill_(elements_of(memory, from, to), 0);
+      storage.take(memory);
+    };
+    bucket.gradients = flat_on_demand(values.numel(), values.dtype(), values.device(), fetch);
+    for (const Tensor& x : bucket.parameters)
+      Tensor(x).set_grad(bucket.gradients.window(x.shape(), contiguous_strides(x.shape()), x.offset() - values.offset()));
+    release_gradients(bucket);
+    const std::int64_t rest = values.numel() - bucket.part * group.size();
+    bucket.own_gradients = zeros({bucket.part + rest}, values.dtype(), values.device());
+  }
+
+  /// Frees the memory of the gradients; grad() is zeros until one is written.
+  static void release_gradients(const Bucket& bucket) {
+    nn::zero_grad(bucket.parameters);
+    flat_storage(bucket.gradients)->free_until_fetched();
+  }
+
+  static void require_no_recording() {
+    if (context().recording)
+      fail("DataParallel",
+           "expected a step as written, but a graph is being recorded: the memory of sharded gradients is at other addresses in each step");
+  }
+
+  ProcessGroup& group;
+  DataParallelOptions options;
+  std::shared_ptr<ShardedParameters> sharded;  ///< with units of the buckets' numbers; null if parameters are not sharded
+  std::vector<Bucket> buckets;
+  std::size_t next = 0;   ///< the first bucket whose reduction has not started
+  std::size_t ended = 0;  ///< the first bucket whose reduction has not ended
+  bool is_syncing = true, has_sharded_optimizer = false;
+  bool is_finished = false;   ///< finish() has been called since the last backward pass
+  std::vector<Work> gathers;  ///< of the buckets' parameters, in order
+};
+
+}  // namespace tern::parallel

@@ -1,0 +1,73 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "parallel/milliseconds.h"
+
+namespace tern::parallel {
+
+/// A key-value store that all processes of a run share, by which they find each other before they form a group. A key is set once.
+class Store {
+ public:
+  virtual ~Store() = default;
+  /// Sets a key. Throws Error if the store cannot be reached.
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  /// Waits until a process has set the key, and returns its value. Throws Error after `timeout`.
+  virtual std::string get(const std::string& key, Milliseconds timeout) = 0;
+};
+
+/// A store of files in a directory that all processes share, one file for each key. Every run needs a directory of its own, as keys of an
+/// earlier run would be read as this one's.
+class FileStore final : public Store {
+ public:
+  /// Makes the directory if it is missing. Throws Error if it cannot.
+  explicit FileStore(std::string directory);
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, Milliseconds timeout) override;
+
+ private:
+  std::string directory_;
+};
+
+/// A store in the memory of one process, the server, which the others access over TCP. It lives as long as the server's TcpStore. It holds
+/// keys of up to 4096 bytes and values of up to 1 MiB, 64 MiB in all, and at most as much of requests that are on their way. set() throws
+/// Error for more, and for a key that has another value.
+/// Any program may call its port, as nothing is encrypted and nobody has to prove who he is: strangers are turned away, and delay no one.
+class TcpStore final : public Store {
+ public:
+  /// Options of a TcpStore.
+  struct Options {
+    std::string host;              ///< name or address of the server, which listens on it
+    std::uint16_t port = 0;        ///< port of the server; for the server itself 0 is any free port, see port()
+    bool is_server = false;        ///< true in the process that serves the store
+    Milliseconds timeout{30'000};  ///< time for the server to answer
+  };
+  /// Throws Error if the server cannot listen, or does not answer in time.
+  explicit TcpStore(const Options& options);
+  ~TcpStore() override;
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, Milliseconds timeout) override;
+  std::uint16_t port() const;  ///< the port that the server listens on
+
+ private:
+  class Server;
+  class Client;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+/// A view of another store, whose keys get a prefix.
+class PrefixStore final : public Store {
+ public:
+  /// Shares ownership of `store`.
+  PrefixStore(std::string prefix, std::shared_ptr<Store> store) : prefix_(std::move(prefix)), store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value) override { store_->set(prefix_ + key, value); }
+  std::string get(const std::string& key, Milliseconds timeout) override { return store_->get(prefix_ + key, timeout); }
+
+ private:
+  std::string prefix_;
+  std::shared_ptr<Store> store_;
+};
+
+}  // namespace tern::parallel
