@@ -142,53 +142,48 @@ void count_products(const AttentionSizes& sizes, const AttentionParams& params, 
   backend::count_flops(2 * products * pairs * static_cast<double>(sizes.batch * sizes.heads * sizes.width), false);
 }
 
-/// Flash attention: memory does not grow with T S. Undefined if the device has no kernel for the inputs.
-Tensor tiled_attention(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params) {
-  Tensor q = with_contiguous_rows(q_), k = with_contiguous_rows(k_), v = with_contiguous_rows(v_);
-  const Tensor bias = params.bias, out = empty(q.shape(), q.dtype(), q.device());
-  const detail::KernelMask mask(params.mask, q.dtype());
-  PhiloxState draws;
-  AttentionParams given = params;  // without the bias, which is saved with its history
-  given.bias = {};
-  const auto contiguous_starts = [](const Tensor& starts) { return starts.defined() ? contiguous(starts) : starts; };
-  const Tensor query_starts = contiguous_starts(params.query_starts), key_starts = contiguous_starts(params.key_starts);
-  const auto attention = [=, p = params.training ? params.dropout : 0](const Tensor& added, PhiloxState drawn) {
-    return kernels::Attention{.mask = mask.view(),
-                              .bias = added.defined() ? broadcast_to(added.detach(), sizes.scores()).view() : View{},
-                              .scale = scale_of(sizes, given),
-                              .dropout = p,
-                              .draws = drawn,
-                              .query_starts = view_of(query_starts),
-                              .key_starts = view_of(key_starts),
-                              .max_queries = given.max_queries,
-                              .max_keys = given.max_keys};
-  };
-  if (q.device() != cpu) {
-    const auto is_served = [&](const View& of_q, const View& of_k, const View& of_v) {
-      return cuda_has(q.device(),
-                      [&](auto dev) { return kernels::has_flash_attention(dev, of_q, of_k, of_v, batched(out), attention(bias, {})); });
-    };
-    if (!is_served(batched(q), batched(k), batched(v))) {
-      const auto dense = [&](const Tensor& x) {  // with the strides of a contiguous copy
-        View view = batched(x);
-        view.strides = contiguous_strides(view.shape);
-        view.data = out.view().data;
-        return view;
-      };
-      if (!is_served(dense(q), dense(k), dense(v))) return {};
-      q = contiguous(q), k = contiguous(k), v = contiguous(v);
-      if (!is_served(batched(q), batched(k), batched(v))) return {};
-    }
+/// Parameters of a call as kernels take them, with the tensors that their views point to. Without the bias, which is saved with its
+/// history.
+struct KernelParams {
+  AttentionSizes sizes;
+  AttentionParams params;
+  KernelMask mask;
+  Tensor query_starts, key_starts;
+
+  KernelParams(const AttentionSizes& sizes_, const AttentionParams& params_, DType dtype)
+      : sizes(sizes_),
+        params(params_),
+        mask(params_.mask, dtype),
+        query_starts(params_.query_starts.defined() ? contiguous(params_.query_starts) : Tensor()),
+        key_starts(params_.key_starts.defined() ? contiguous(params_.key_starts) : Tensor()) {
+    params.bias = {};
   }
-  draws = draws_for(sizes, params);
+  kernels::Attention with(const Tensor& bias, PhiloxState draws = {}) const {
+    return {.mask = mask.view(),
+            .bias = bias.defined() ? broadcast_to(bias.detach(), sizes.scores()).view() : View{},
+            .scale = scale_of(sizes, params),
+            .dropout = params.training ? params.dropout : 0,
+            .draws = draws,
+            .query_starts = view_of(query_starts),
+            .key_starts = view_of(key_starts),
+            .max_queries = params.max_queries,
+            .max_keys = params.max_keys};
+  }
+};
+
+/// Flash attention: memory does not grow with T S.
+Tensor tiled_attention(const KernelParams& given, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) {
+  const AttentionSizes& sizes = given.sizes;
+  const PhiloxState draws = draws_for(sizes, given.params);
   const auto in_tiles = [&]() -> Tensors {
     // By rows also where sequences are packed: some may be much shorter than the longest.
     Shape rows = given.query_starts.defined() ? Shape{1, sizes.heads, q.size(0)} : Shape{sizes.batch, sizes.heads, sizes.queries};
     if (bias.defined()) rows.insert(0, 2);
+    const Tensor out = empty(q.shape(), q.dtype(), q.device());
     const Tensor log_sums = empty(rows, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
     on(q.device(), [&](auto dev) {
-      count_products(sizes, params, 2);
-      kernels::flash_attention(dev, batched(q), batched(k), batched(v), attention(bias, draws), batched(out), log_sums.view());
+      count_products(sizes, given.params, 2);
+      kernels::flash_attention(dev, batched(q), batched(k), batched(v), given.with(bias, draws), batched(out), log_sums.view());
     });
     return {out, log_sums};
   };
@@ -196,7 +191,7 @@ Tensor tiled_attention(const AttentionSizes& sizes, const Tensor& q_, const Tens
   const Tensor &y = outputs[0], &log_sums = outputs[1];
   return record(fused_name, y, {q, k, v, bias}, {q, k, v, bias, y, log_sums}, [=](const Backward& call) -> Tensors {
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
-    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, draws); });
+    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(given.sizes, xs, given.params, draws); });
     const Tensor g = contiguous(call.grad());
     Tensors results = adjacent_gradients({in[0], in[1], in[2]});
     results.emplace_back();
@@ -206,9 +201,9 @@ Tensor tiled_attention(const AttentionSizes& sizes, const Tensor& q_, const Tens
       results[3] = empty(shape, g.dtype(), g.device());
     }
     on(g.device(), [&](auto dev) {
-      count_products(sizes, given, 5);
+      count_products(given.sizes, given.params, 5);
       kernels::flash_attention_grad(dev, batched(in[0]), batched(in[1]), batched(in[2]), batched(call.saved(4)), call.saved(5).view(),
-                                    batched(g), attention(in[3], draws),
+                                    batched(g), given.with(in[3], draws),
                                     {batched(results[0]), batched(results[1]), batched(results[2]), view_of(results[3])});
     });
     if (results[3].defined()) results[3] = results[3].window(in[3].shape(), contiguous_strides(in[3].shape()), 0);
@@ -216,30 +211,12 @@ Tensor tiled_attention(const AttentionSizes& sizes, const Tensor& q_, const Tens
   });
 }
 
-/// Attention of one query per sequence, without gradients: keys and values are read once, in place. Undefined if the device has no kernel
-/// for the inputs.
-Tensor single_query_attention(const AttentionSizes& sizes, const Tensor& q_, const Tensor& k_, const Tensor& v_,
-                              const AttentionParams& params) {
-  const bool is_dropped = params.training && params.dropout > 0;
-  if (sizes.queries != 1 || sizes.is_packed || is_dropped || needs_record({q_, k_, v_, params.bias})) return {};
-  const Tensor q = with_contiguous_rows(q_), k = with_contiguous_rows(k_), v = with_contiguous_rows(v_),
-               y = empty(q.shape(), q.dtype(), q.device());
-  const KernelMask mask(params.mask, q.dtype());
-  const kernels::Attention attention{.mask = mask.view(),
-                                     .bias = params.bias.defined() ? broadcast_to(params.bias.detach(), sizes.scores()).view() : View{},
-                                     .scale = scale_of(sizes, params)};
-  if (q.device() != cpu &&
-      !cuda_has(q.device(), [&](auto dev) { return kernels::has_decode_attention(dev, batched(q), batched(k), batched(v), attention); }))
-    return {};
-  on(q.device(), [&](auto dev) { kernels::decode_attention(dev, batched(q), batched(k), batched(v), attention, batched(y)); });
-  return record(fused_name, y, {q, k, v, params.bias}, {},
+/// Attention of one query per sequence, without gradients: keys and values are read once, in place.
+Tensor single_query_attention(const KernelParams& given, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) {
+  const Tensor y = empty(q.shape(), q.dtype(), q.device());
+  on(q.device(), [&](auto dev) { kernels::decode_attention(dev, batched(q), batched(k), batched(v), given.with(bias), batched(y)); });
+  return record(fused_name, y, {q, k, v, bias}, {},
                 [](const Backward&) { return Tensors(); });  // for observers; never recorded, because no gradient is required
-}
-
-/// True for self attention with a mask that every kernel supports.
-bool is_plain_self_attention(const AttentionSizes& sizes, const AttentionParams& params) {
-  return !sizes.is_packed && sizes.queries == sizes.keys && sizes.heads == sizes.kv_heads && !params.bias.defined() &&
-         params.mask.window == 0 && !params.mask.key_lengths.defined();
 }
 
 /// The whole (B, T, 3, H, D) of which q, k and v are slices; undefined if they are not.
@@ -251,27 +228,27 @@ Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
   return q.window(shape, contiguous_strides(shape), q.offset());
 }
 
-/// On a GPU, by the single-tile kernels for short sequences, one head in one tile. q, k and v are slices of one projection.
-Tensor single_tile_attention(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
-                             const AttentionParams& params) {
-  const KernelMask mask(params.mask, q.dtype());
-  const PhiloxState draws = draws_for(sizes, params);
-  const auto attention = [=, scale = scale_of(sizes, params), p = params.training ? params.dropout : 0] {
-    return kernels::Attention{.mask = mask.view(), .scale = scale, .dropout = p, .draws = draws};
-  };
+/// On a GPU, by the single-tile kernels for short sequences, one head in one tile.
+Tensor single_tile_attention(const KernelParams& given, const Tensor& q, const Tensor& k, const Tensor& v) {
+  if (!whole_projection(q, k, v).defined()) {
+    const Tensors parts = unstack(stack({q, k, v}, 2), 2);
+    return single_tile_attention(given, parts[0], parts[1], parts[2]);
+  }
+  const PhiloxState draws = draws_for(given.sizes, given.params);
   const auto projection = [](const Tensors& in) { return whole_projection(in[0], in[1], in[2]).view(); };
   const auto in_one_tile = [&]() -> Tensors {
     const Tensor y = empty(q.shape(), q.dtype(), q.device());
-    on_cuda(fused_name, y.device(), [&](auto dev) { kernels::self_attention(dev, projection({q, k, v}), attention(), y.view()); });
+    on_cuda(fused_name, y.device(),
+            [&](auto dev) { kernels::self_attention(dev, projection({q, k, v}), given.with({}, draws), y.view()); });
     return {y};
   };
   return record(fused_name, detail::costly(in_one_tile)[0], {q, k, v}, {q, k, v}, [=](const Backward& call) -> Tensors {
     const Tensors in = {call.saved(0), call.saved(1), call.saved(2)};
-    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, params, draws); });
+    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(given.sizes, xs, given.params, draws); });
     const Tensor g = contiguous(call.grad());
     Tensors results = adjacent_gradients(in);
     on_cuda(fused_name, g.device(),
-            [&](auto dev) { kernels::self_attention_grad(dev, projection(in), g.view(), attention(), projection(results)); });
+            [&](auto dev) { kernels::self_attention_grad(dev, projection(in), g.view(), given.with({}, draws), projection(results)); });
     return results;
   });
 }
@@ -295,20 +272,23 @@ Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, co
   const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
   const AttentionParams params = lowered(params_);
   const AttentionSizes sizes = check(fused_name, q, k, v, params);
-  if (const Tensor y = single_query_attention(sizes, q, k, v, params); y.defined()) return y;
-  if (q.device() == cpu) return tiled_attention(sizes, q, k, v, params);
-  if (q.numel() == 0) return compose(sizes, q, k, v, params, true);
-  const bool simple = is_plain_self_attention(sizes, params);
-  // The single-tile kernels take the maximum before they scale.
-  if (simple && scale_of(sizes, params) > 0 &&
-      cuda_has(q.device(), [&](auto dev) { return kernels::has_self_attention(dev, q.dtype(), sizes.queries, sizes.width); })) {
-    if (whole_projection(q, k, v).defined()) return single_tile_attention(sizes, q, k, v, params);
-    const Tensors parts = unstack(stack({q, k, v}, 2), 2);
-    return single_tile_attention(sizes, parts[0], parts[1], parts[2], params);
+  const KernelParams given(sizes, params, q.dtype());
+  const Tensor& bias = params.bias;
+  const Tensor rows[] = {with_contiguous_rows(q), with_contiguous_rows(k), with_contiguous_rows(v)};
+  const kernels::AttentionWay way = with_backend(q.device(), [&](auto dev) {
+    return kernels::attention_way(dev, batched(rows[0]), batched(rows[1]), batched(rows[2]), given.with(bias),
+                                  needs_record({q, k, v, bias}));
+  });
+  switch (way) {
+    using enum kernels::AttentionWay;
+    case decode: return single_query_attention(given, rows[0], rows[1], rows[2], bias);
+    case single_tile: return single_tile_attention(given, rows[0], rows[1], rows[2]);
+    case flash: return tiled_attention(given, rows[0], rows[1], rows[2], bias);
+    case flash_dense: return tiled_attention(given, contiguous(q), contiguous(k), contiguous(v), bias);
+    case chunks: return attention_in_chunks(sizes, q, k, v, params);
+    case products: return attention_by_products(sizes, q, k, v, params);
+    default: return compose(sizes, q, k, v, params, true);
   }
-  if (const Tensor y = tiled_attention(sizes, q, k, v, params); y.defined()) return y;
-  if (needs_chunks(sizes, q, params)) return attention_in_chunks(sizes, q, k, v, params);
-  return simple ? attention_by_products(sizes, q, k, v, params) : compose(sizes, q, k, v, params, true);
 }
 
 }  // namespace tern

@@ -210,13 +210,6 @@ void for_each_chunk(const AttentionSizes& sizes, const AttentionMask& mask, std:
 
 }  // namespace
 
-bool needs_chunks(const AttentionSizes& sizes, const Tensor& q, const AttentionParams& params) {
-  // Not with dropout, whose random numbers are counted over all probabilities, nor with a prefix, which queries before it see.
-  const bool drops = params.training && params.dropout > 0;
-  return !sizes.is_packed && !drops && !params.mask.prefix.defined() && sizes.queries > 16 &&
-         numel(sizes.scores()) * static_cast<std::int64_t>(size_of(q.dtype())) > chunk_bytes;
-}
-
 Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
                            std::int64_t bytes) {
   const std::int64_t row_bytes = sizes.batch * sizes.heads * sizes.keys * static_cast<std::int64_t>(size_of(q.dtype()));

@@ -1,5 +1,3 @@
-#include "cuda/attention/flash_attention.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -8,6 +6,7 @@
 #include "attention_problem.h"
 #include "autodiff/engine.h"
 #include "catch.h"
+#include "cuda/attention/attention.h"
 #include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/factory.h"

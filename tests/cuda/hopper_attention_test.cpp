@@ -1,5 +1,5 @@
 #include "catch.h"
-#include "cuda/attention/flash_attention.h"
+#include "cuda/attention/attention.h"
 #include "skip.h"
 #include "twin.h"
 

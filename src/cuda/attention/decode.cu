@@ -1,3 +1,4 @@
+#include "cuda/attention/attention.h"
 #include "cuda/attention/attention_args.cuh"
 #include "cuda/device/semaphore.cuh"
 #include "cuda/device/vec16.cuh"
@@ -196,11 +197,6 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
 
 }  // namespace
 
-bool has_decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention) {
-  return (q.dtype == DType::f32 || q.dtype == DType::bf16 || q.dtype == DType::f16) && q.shape[3] <= 256 && k.shape[1] > 0 &&
-         k.numel() > 0 && has_vec16_rows(k) && has_vec16_rows(v) && attention.dropout == 0;
-}
-
 void decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y) {
   if (y.numel() == 0) return;
   const Args args(q, k, attention);
@@ -239,3 +235,12 @@ void decode_attention(Cuda, const View& q, const View& k, const View& v, const A
 }
 
 }  // namespace tern::kernels
+
+namespace tern::gpu {
+
+bool has_decode_attention(const View& q, const View& k, const View& v) {
+  return (q.dtype == DType::f32 || q.dtype == DType::bf16 || q.dtype == DType::f16) && q.shape[3] <= 256 && k.shape[1] > 0 &&
+         k.numel() > 0 && has_vec16_rows(k) && has_vec16_rows(v);
+}
+
+}  // namespace tern::gpu

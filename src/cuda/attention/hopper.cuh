@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <span>
 
+#include "cuda/attention/attention.h"
 #include "cuda/attention/attention_args.cuh"
-#include "cuda/attention/flash_attention.h"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/device/wgmma_k16.cuh"

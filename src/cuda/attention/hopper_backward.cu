@@ -4,13 +4,12 @@ namespace tern::gpu {
 
 using namespace hopper;
 
-/// True if Hopper's kernels take the gradient of a call whose forward pass they take.
-static bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients) {
+bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients) {
   return has_tensor_map(g) && has_tensor_map(gradients.q) && has_tensor_map(gradients.k) && has_tensor_map(gradients.v) &&
          !gradients.bias.data;
 }
 
-static void hopper_attention_grad(const AttentionGradCall& call) {
+void hopper_attention_grad(const AttentionGradCall& call) {
   if (call.q.dtype == DType::f32) return hopper_f32_attention_grad(call);
   const Args args(call.q, call.k, call.attention);
   const View operands[] = {call.q, call.k, call.v, call.g};
@@ -25,16 +24,3 @@ static void hopper_attention_grad(const AttentionGradCall& call) {
 }
 
 }  // namespace tern::gpu
-
-namespace tern::kernels {
-
-void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
-                          const Attention& attention, const AttentionGradients& gradients) {
-  // f32 has no other kernel, even if the matmul precision has changed since the forward pass.
-  const bool is_hopper = q.dtype == DType::f32 || gpu::has_hopper_attention(q, k, v, y, attention);
-  if (is_hopper && gpu::has_hopper_attention_grad(g, gradients))
-    gpu::hopper_attention_grad({{q, k, v, attention, y, log_sums}, g, gradients});
-  else gpu::mma_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
-}
-
-}  // namespace tern::kernels

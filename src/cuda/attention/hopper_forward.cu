@@ -9,9 +9,7 @@ bool has_hopper_attention(const View& q, const View& k, const View& v, const Vie
   const std::int64_t head_dim = q.shape[3];
   const bool has_dtype =
       q.dtype == DType::f32 ? context().matmul_precision != MatmulPrecision::fp32 : q.dtype == DType::bf16 || q.dtype == DType::f16;
-  // With dropout, short heads are bound by random numbers, whose latency the many warps of the mma.sync kernel hide better: a training step
-  // of GPT-2 small with 50,304 words on an H200 takes 5.45 ms rather than 5.53 at 4 x 512 tokens, 5.18 rather than 5.27 at 8 x 256
-  // (bench/ops.md).
+  // With dropout, short heads are bound by random numbers, whose latency the many warps of the mma.sync kernel hide better.
   const std::int64_t queries = attention.query_starts.data ? attention.max_queries : q.shape[1];
   if (attention.dropout > 0 && q.dtype != DType::f32 && queries <= 512) return false;
   return has_dtype && head_dim > 32 && head_dim <= max_width && attention.scale > 0 && !attention.bias.data && has_tensor_map(q) &&
@@ -19,7 +17,7 @@ bool has_hopper_attention(const View& q, const View& k, const View& v, const Vie
          runs_wgmma_kernel(hopper_attention_forward<bf16, ForwardConfig<64, 3, 128, 4>, false, false>, q.stream.device);
 }
 
-static void hopper_attention(const AttentionCall& call) {
+void hopper_attention(const AttentionCall& call) {
   if (call.q.dtype == DType::f32) return hopper_f32_attention(call);
   const Args args(call.q, call.k, call.attention);
   const View operands[] = {call.q, call.k, call.v};
@@ -33,17 +31,3 @@ static void hopper_attention(const AttentionCall& call) {
 }
 
 }  // namespace tern::gpu
-
-namespace tern::kernels {
-
-bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, const View& y, const Attention& attention) {
-  return gpu::has_hopper_attention(q, k, v, y, attention) || gpu::has_mma_attention(q, k, v, attention);
-}
-
-// Both families of kernels write the same log_sums.
-void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums) {
-  if (gpu::has_hopper_attention(q, k, v, y, attention)) gpu::hopper_attention({q, k, v, attention, y, log_sums});
-  else gpu::mma_attention(q, k, v, attention, y, log_sums);
-}
-
-}  // namespace tern::kernels

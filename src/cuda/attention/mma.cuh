@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "cuda/attention/attention.h"
 #include "cuda/attention/attention_args.cuh"
-#include "cuda/attention/flash_attention.h"
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/fragment.cuh"
 #include "cuda/runtime/launch.h"

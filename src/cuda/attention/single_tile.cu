@@ -1,3 +1,4 @@
+#include "cuda/attention/attention.h"
 #include "cuda/attention/single_tile_softmax.cuh"
 #include "cuda/runtime/launch.h"
 #include "tensor/ceil_div.h"
@@ -25,8 +26,6 @@ using namespace gpu;
 using namespace gpu::single_tile;
 
 namespace {
-
-constexpr int max_length = max_tiles * tile_keys;
 
 /// The vectors of four elements of rows of D that a thread copies to shared memory, and their positions there.
 template <int D>
@@ -222,10 +221,6 @@ void launch_in_precision(const View& qkv, const SingleTileArgs& args, Arguments.
 
 }  // namespace
 
-bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t head_dim) {
-  return dtype == DType::f32 && length > 0 && length <= max_length && (head_dim == 32 || head_dim == 64);
-}
-
 void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y) {
   launch_in_precision<Forward>(qkv, args_of(qkv, attention), qkv.as<const float>(), y.as<float>());
 }
@@ -237,3 +232,11 @@ void self_attention_grad(Cuda, const View& qkv, const View& g, const Attention& 
 }
 
 }  // namespace tern::kernels
+
+namespace tern::gpu {
+
+bool has_single_tile_attention(const View& q) {
+  return q.dtype == DType::f32 && q.shape[1] <= single_tile::max_tiles * single_tile::tile_keys && (q.shape[3] == 32 || q.shape[3] == 64);
+}
+
+}  // namespace tern::gpu

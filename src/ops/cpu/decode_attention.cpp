@@ -202,4 +202,8 @@ void decode_attention(Cpu, const View& q, const View& k, const View& v, const At
   dispatch_floats(q.dtype, "decode_attention", [&]<class S>() { Decode<compute_t<S>, S>(q, k, v, attention, y).run(); });
 }
 
+AttentionWay attention_way(Cpu, const View& q, const View&, const View&, const Attention& attention, bool is_recorded) {
+  return may_decode(q, attention, is_recorded) ? AttentionWay::decode : AttentionWay::flash;
+}
+
 }  // namespace tern::kernels

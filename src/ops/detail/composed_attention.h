@@ -1,6 +1,7 @@
 #pragma once
 #include "autodiff/node.h"
 #include "ops/attention.h"
+#include "ops/kernels/attention.h"
 #include "tensor/random.h"
 
 // Attention composed of other ops: the reference of the fused op, and its fallback where no kernel takes the inputs.
@@ -31,14 +32,9 @@ Tensors compose_again(const AttentionSizes& sizes, const Tensors& in, AttentionP
 /// heads are first made contiguous: cuBLAS takes a batch with one stride faster than a list of addresses.
 Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params);
 
-/// Bytes of scores in memory at a time.
-inline constexpr std::int64_t chunk_bytes = std::int64_t{256} << 20;
-
-/// True if the scores are larger than a chunk, and the mask allows chunks.
-bool needs_chunks(const AttentionSizes& sizes, const Tensor& q, const AttentionParams& params);
 /// The composition for a chunk of queries at a time, in memory that does not grow with T S; backward composes each chunk again (Chen et
 /// al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
-                           std::int64_t bytes = chunk_bytes);
+                           std::int64_t bytes = kernels::attention_chunk_bytes);
 
 }  // namespace tern::detail

@@ -45,19 +45,32 @@ void flash_attention_grad(Cpu, const View& q, const View& k, const View& v, cons
 void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                           const Attention& attention, const AttentionGradients& gradients);
 
-// Kernels that only CUDA has: called through on_cuda, queried through cuda_has.
+/// Ways to compute a call. Each device has a table of the calls that it sends each way: a GPU's is at the top of
+/// cuda/attention/attention.cpp.
+enum class AttentionWay {
+  decode,       ///< decode_attention
+  single_tile,  ///< self_attention
+  flash,        ///< flash_attention, and flash_attention_grad with gradients whose strides are those of the inputs or contiguous
+  flash_dense,  ///< the same, of contiguous copies of q, k and v
+  chunks,       ///< other ops, for a chunk of queries at a time
+  products,     ///< other ops: matrix products and a softmax kernel between them
+  composed      ///< other ops
+};
+/// The way of a call whose y is contiguous. `is_recorded`: a gradient will be needed.
+AttentionWay attention_way(Cpu, const View& q, const View& k, const View& v, const Attention& attention, bool is_recorded);
+AttentionWay attention_way(Cuda, const View& q, const View& k, const View& v, const Attention& attention, bool is_recorded);
 
-/// True if flash_attention takes these views on the device. flash_attention_grad then takes them with a contiguous g, and with gradients
-/// whose strides are those of the inputs or contiguous.
-bool has_flash_attention(Cuda, const View& q, const View& k, const View& v, const View& y, const Attention& attention);
+/// True if decode_attention serves the call, if it takes the views.
+inline bool may_decode(const View& q, const Attention& attention, bool is_recorded) {
+  return q.shape[1] == 1 && !attention.query_starts.data && attention.dropout == 0 && !is_recorded;
+}
 
-/// True if decode_attention takes these views on the device.
-bool has_decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention);
+/// Bytes of scores in memory at a time: larger ones are computed in chunks of queries.
+inline constexpr std::int64_t attention_chunk_bytes = std::int64_t{256} << 20;
 
-/// True if self_attention takes heads of this length and head_dim.
-bool has_self_attention(Cuda, DType dtype, std::int64_t length, std::int64_t head_dim);
+// Kernels that only CUDA has: called through on_cuda.
 
-/// y (B, T, H, D) = dropout(softmax(scale q k^T + mask)) v for qkv (B, T, 3, H, D); contiguous, float32.
+/// y (B, T, H, D) = dropout(softmax(scale q k^T + mask)) v for qkv (B, T, 3, H, D); contiguous, float32, T up to 64, D 32 or 64.
 void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y);
 
 /// dqkv from g, the gradient of y. The probabilities are recomputed, with forward's random numbers.

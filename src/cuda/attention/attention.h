@@ -1,12 +1,7 @@
 #pragma once
 #include "ops/kernels/attention.h"
 
-// Flash attention: two families of kernels, for q (B, T, H, D), k, v (B, S, Hkv, D) and y like q on their device.
-//
-//   hopper_*   Hopper's wgmma and TMA: 16-bit elements, and float32 if the matmul precision allows tensor cores
-//   mma_*      mma.sync and cp.async, for every GPU from compute capability 8.0 on: 16-bit elements
-//
-// hopper_forward.cu and hopper_backward.cu choose between them.
+// Families of attention kernels, for q (B, T, H, D), k, v (B, S, Hkv, D) and y like q on their device. attention.cpp chooses between them.
 namespace tern::gpu {
 
 /// Arguments of kernels::flash_attention, and of its gradient.
@@ -20,10 +15,20 @@ struct AttentionGradCall : AttentionCall {
   const kernels::AttentionGradients& gradients;
 };
 
+/// True if decode_attention takes the views of a call with one query per sequence.
+bool has_decode_attention(const View& q, const View& k, const View& v);
+
+/// True if self_attention takes heads like q's.
+bool has_single_tile_attention(const View& q);
+
 /// True if Hopper's kernels take a call: on a Hopper GPU, D a multiple of 8 from 40 to 128, addresses and strides in multiples of 16 bytes,
 /// a positive scale, no bias; float32 only with matmul precision tf32 or tf32x3.
 bool has_hopper_attention(const View& q, const View& k, const View& v, const View& y, const kernels::Attention& attention);
+/// True if they take the gradient of a call whose forward pass they take.
+bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients);
 
+void hopper_attention(const AttentionCall& call);
+void hopper_attention_grad(const AttentionGradCall& call);
 /// float32 kernels, which need memory for the f16 parts of the inputs in addition. As accurate as strict fp32, or with matmul precision
 /// tf32 from operands of 11 bits; deterministic.
 void hopper_f32_attention(const AttentionCall& call);
