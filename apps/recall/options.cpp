@@ -8,7 +8,7 @@ namespace {
 
 Check one_of_presets() { return one_of({"quick", "classic", "mqar"}); }
 
-/// Two CPU cores reach 90% in a quarter of a minute. Rotary positions reach more than 99.9%, learned ones 98% (docs/recall.md).
+/// Small enough for two CPU cores. Learned positions would end at a lower accuracy than rotary ones (docs/recall.md).
 Options quick() {
   Options options;
   options.preset = "quick";

@@ -66,7 +66,7 @@ class DecodingGraphs::Reader {
   Reader& operator=(const Reader&) = delete;
 
   /// From now on runs as graphs. A shape is captured once it has run as written so often that its capture would have paid off: a capture
-  /// takes some 2 ms, and a step of a small model is 0.4 ms faster as a graph (one H200, bench/translator.md).
+  /// takes as long as a graph saves in about five steps of a small model.
   void capture(Device device) {
     constexpr std::int64_t runs_as_written = 5;
     step_.emplace([this](const Tensors& inputs) { return run(inputs); }, device, runs_as_written);

@@ -210,8 +210,7 @@ void launch_forward(const ForwardParams& params, Stream stream) {
 }
 
 /// Number of blocks of 128 queries from which on a warp takes 32 rows: it then loads keys half as often, but there must be enough blocks to
-/// keep the device busy. Fitted on one H200, about three for each of its 132 multiprocessors. Of the rows of bench/ops.md, "Attention on
-/// one H200", (4, 12, 1024, 64) has 384 and stays below, (1, 16, 4096, 64) has 512. Other devices use the same number.
+/// keep the device busy, about three for each of an H200's 132 multiprocessors. Other devices use the same number.
 constexpr std::int64_t wide_warp_blocks = 400;
 
 }  // namespace

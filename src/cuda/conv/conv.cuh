@@ -86,8 +86,8 @@ __device__ __forceinline__ unsigned round_word(const float (&x)[per_word<T>]) {
   }
 }
 
-/// Words of a thread's vector of channels. Four words, 16 bytes, take twice the registers and leave half as many warps: on an H200 at best
-/// the same bandwidth, and a fifth less for 7 taps.
+/// Words of a thread's vector of channels. Four words, 16 bytes, take twice the registers and leave half as many warps, too few to keep the
+/// memory busy at 7 taps.
 inline constexpr int words_of_thread = 2;
 
 /// Adjacent elements, by words.

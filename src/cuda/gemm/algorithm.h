@@ -31,9 +31,9 @@ void split_k_gemm(const GemmProblem& problem, const GemmOperands& operands, void
 // gelu_gemm.cu
 
 /// Note [GELU in the epilogue]
-/// After the product of a feed-forward block, GELU or its derivative reads and writes the result once more: on an H200, for 8192 x 3072 in
-/// bf16, a separate kernel takes 48 us after 50 us of product, and cuBLASLt's epilogue 30 us, during which its tensor cores are idle. Here
-/// two consumer warpgroups take tiles alternately, so that the epilogue of one runs while the other multiplies.
+/// After the product of a feed-forward block, GELU or its derivative reads and writes the result once more: in a separate kernel, which
+/// takes about as long as the product, or in cuBLASLt's epilogue, during which its tensor cores are idle. Here two consumer warpgroups take
+/// tiles alternately, so that the epilogue of one runs while the other multiplies.
 
 /// Selects this kernel for a problem; it has no parameters.
 struct GeluGemmAlgorithm {};
@@ -47,8 +47,7 @@ void gelu_gemm(const GemmProblem& problem, const GemmOperands& operands, void* o
 unsigned gelu_gemm_parts(const GemmProblem& problem);
 
 /// True if it is faster than a product followed by GELU's derivative. It needs as many tiles as the device has blocks, or products that
-/// choose their own tile sizes win; and only up to a depth of 1024 the epilogue saves more than cuBLASLt's faster main loop: on an H200 the
-/// backward pass of a feed-forward block takes 0.97 of the time at a depth of 768, 1.01 at 1600, 1.04 at 4096 (bench/ops.md).
+/// choose their own tile sizes win; and only up to a depth of 1024 the epilogue saves more than cuBLASLt's faster main loop.
 bool is_gelu_gemm_faster(const GemmProblem& problem, Stream stream);
 
 // tf32_gemm.cu
@@ -57,10 +56,10 @@ bool is_gelu_gemm_faster(const GemmProblem& problem, Stream stream);
 /// A float x is big + small + e, where big is x in TF32's 11 bits, small is x - big in as many, and e is below 2^-21 x. Then a b = big big
 /// + big small + small big to within float32's own error, and tensor cores compute the three products in less than half of the time that
 /// float32 takes without them. Two things decide whether the sum is as accurate as SGEMM's. Tensor cores truncate towards zero when they
-/// add, where float32 rounds, so a sum of thousands drifts (measured at a depth of 10,000, with the parts side by side in one GEMM of
-/// cuBLAS: 1e-4, SGEMM's is 1e-6): only a depth of 32 is summed there, small products first, and those sums are added in float32. And the
-/// parts are computed where they are needed, in registers and shared memory: written to memory, those of a gradient of logits alone would
-/// take as long as the GEMM. An infinite operand gives NaN, because its small part is NaN.
+/// add, where float32 rounds, so a sum of thousands drifts (to 1e-4 at a depth of 10,000, where SGEMM's error is 1e-6): only a depth of 32
+/// is summed there, small products first, and those sums are added in float32. And the parts are computed where they are needed, in
+/// registers and shared memory: written to memory, those of a gradient of logits alone would take as long as the GEMM. An infinite operand
+/// gives NaN, because its small part is NaN.
 
 /// Tiles of 128 x `tile_n` elements of c, or of c^T, each with its depth divided into splits of (nearly) equal length.
 struct TileConfig {

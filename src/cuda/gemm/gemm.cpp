@@ -150,7 +150,7 @@ bool gemm_by_plan(const GemmProblem& p, const GemmOperands& operands, double alp
 }  // namespace
 
 bool gemm(const GemmProblem& p, const GemmOperands& operands, double alpha, Stream stream) {
-  constexpr double worth_tf32x3 = 1 << 26;  // multiplications: 2 us on an H200 in float32, which is also the time of a launch
+  constexpr double worth_tf32x3 = 1 << 26;  // multiplications: below, a launch takes as long as the product
   const bool is_float = p.dtype == DType::f32;
   if (is_float && p.precision == MatmulPrecision::tf32) return gemm_by_plan(p, operands, alpha, stream);
   if (is_float && p.precision == MatmulPrecision::tf32x3 && static_cast<double>(p.m) * p.n * p.k >= worth_tf32x3 &&

@@ -365,8 +365,8 @@ void launch_tile(const Problem<T>& p, Stream stream) {
          p);
 }
 
-/// Small tiles as long as all of them run at once, large ones once they fill most of the device. The bounds were fitted on an H200
-/// (bench/quantised.md), in tiles per multiprocessor.
+/// Small tiles as long as all of them run at once, large ones once they fill most of the device. The bounds are in tiles per
+/// multiprocessor.
 template <QuantFormat format, class T>
 void launch_fitting(const Problem<T>& p, Stream stream) {
   const std::int64_t multiprocessors = attribute(cudaDevAttrMultiProcessorCount, stream.device);

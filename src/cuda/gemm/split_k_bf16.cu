@@ -188,7 +188,7 @@ void split_k_gemm(const GemmProblem& p, const GemmOperands& operands, void* out,
   params.k_steps = static_cast<int>(ceil_div(p.k, tile_k));
   params.alpha = static_cast<float>(alpha);
   params.accumulates = p.write == Write::accumulate;
-  // As many blocks as run at once, two per multiprocessor, each with some steps at least (on an H200: docs/precision.md, 16-bit floats).
+  // As many blocks as run at once, two per multiprocessor, each with some steps at least.
   const std::int64_t c_tiles = ceil_div(p.n, tile) * ceil_div(p.m, tile),
                      at_once = 2 * attribute(cudaDevAttrMultiProcessorCount, stream.device);
   params.splits = 1;

@@ -48,11 +48,8 @@ int blocks_at_once(int cluster, Stream stream) {
 }
 
 /// Note [Model of a TF32 GEMM's time]
-/// Microseconds, fitted on an H200 (November 2026) to all configurations of 42 GEMMs: the forward product and both gradients of layers like
-/// those of docs/precision.md's table. The configuration that the model ranks first was at most 14% slower than the fastest, and the
-/// fastest was among the first four except for three GEMMs, by at most 7%; so the first four are timed (Note [Choice of algorithms]), and a
-/// model that is off on another device of compute capability 9 costs no more than that. Other devices have none of these configurations.
-/// Rows of bench/README.md that show a regression: mt tf32x3, mt tf32 and small tf32 of the steps.
+/// Microseconds on an H200. The model ranks configurations; the first four are timed (Note [Choice of algorithms]), as the fastest is
+/// nearly always among them. Devices of another compute capability than 9 have none of these configurations.
 struct StepTimes {
   double b_mn_major, width_80, width_128;  ///< time of a step of tile_k
 };

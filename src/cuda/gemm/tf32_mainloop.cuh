@@ -17,8 +17,7 @@
 //
 // Shared-memory bandwidth is nearly exhausted: of the 1536 cycles in which tensor cores compute three products of a step of width 128,
 // their own reads take 768, the TMA loads 256 and the splits 384; of one product's 512 cycles they take 256, 256 and 256, and operand a 128
-// more. With cp.async instead of TMA the GEMMs of a training step took 2.15 ms, now 1.76. Two consumer warpgroups that take turns at the
-// tensor cores (ping-pong) are no faster than these two, which do not. (On an H200.)
+// more. So two consumer warpgroups that take turns at the tensor cores (ping-pong) would be no faster than these two, which do not.
 namespace tern::gpu::tf32 {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -209,7 +209,7 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
             "cusolverDnpotrfBatched");
     });
   } else {
-    // The lower triangle in column-major order, for which matrices are transposed twice: bench/linalg.md.
+    // The lower triangle in column-major order, for which matrices are transposed twice.
     const Workspace memory(bytes_of(sizes.count * n * n, l.dtype), stream);
     const View columns = matrices(Order::by_columns, memory.as<>(), a, n, n);
     copy(Cuda{}, a, columns);

@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(block_size) finish(const double* sums, std::in
 
 }  // namespace
 
-/// Fitted on an H200, whose 132 multiprocessors run 1056 blocks of 256 threads at once (`tern-bench ops --op grad_norm`); a smaller GPU
-/// runs its blocks in waves. Fewer blocks if a block would have little to read.
+/// About as many blocks as an H200 runs at once (132 multiprocessors, 8 blocks of 256 threads each); a smaller GPU runs them in waves.
+/// Fewer if a block would have little to read.
 std::int64_t square_sum_parts(Cuda, std::int64_t count) {
   constexpr std::int64_t max_parts = 1024, elements_per_part = 4096;
   return std::clamp<std::int64_t>(count / elements_per_part, 1, max_parts);

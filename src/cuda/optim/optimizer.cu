@@ -13,8 +13,7 @@ using namespace gpu;
 
 namespace {
 
-/// Vectors per thread. Four: on an H200 AdamW (the adamw rows of bench/README.md) was 4% faster than with as many blocks as run at once,
-/// each with a long range. Correct on other devices too, if perhaps not optimal.
+/// Vectors per thread: many blocks with short ranges keep the memory busier than as many as run at once, each with a long range.
 constexpr int vectors_per_thread = 4;
 
 /// Parameters stored as P, whose values are kept and updated as T: in place, or in a master copy for 16-bit floats.

@@ -165,8 +165,7 @@ __global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, acces
   constexpr int width = row_vector_width<T, access>;
   __shared__ SoftmaxGroup::Exchange exchange;
   SoftmaxGroup group(partition, exchange);
-  // first_row() with a branch: short rows wait for each instruction before their loads, and do not need the index of a cluster. Without the
-  // branch rows of 256 columns take 12% longer in bf16 (H200, softmax_fwd (64, 8, 256, 256) of bench/ops.md).
+  // first_row() with a branch: short rows wait for each instruction before their loads, and do not need the index of a cluster.
   const std::int64_t row = group.in_a_warp() ? std::int64_t(blockIdx.x) * partition.rows + group.index() : group.cluster();
   const bool exists = row < rows.count;
   const VisibleRange<float> visible = exists ? rows.visible(row) : VisibleRange<float>{};
@@ -327,8 +326,7 @@ bool softmax_by_plan(const View& x, const View& y, const ScoreRows<float>& rows)
         return launch_plan(kernel, *plan, elements_in_shared * sizeof(T) * plan->partition.block());
     }
   }
-  // Enough elements of a row in each thread to keep the memory busy, but no more, because rows in few threads waste less. Measured on an
-  // H200 with the rows `softmax` of bench/ops.md; correct on any device.
+  // Enough elements of a row in each thread to keep the memory busy, but no more, because rows in few threads waste less.
   const int elements = is_half<T> ? (rows.columns <= 64 ? 16 : 32) : rows.columns <= 256 ? 8 : rows.columns <= 6144 ? 16 : 32;
   const auto plan = plan_softmax<T>(rows.columns, access, elements, 32, y.stream);
   if (!plan) return false;

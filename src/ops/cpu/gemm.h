@@ -16,9 +16,8 @@ namespace tern::gemm {
 /// per step. A block of b's panels should stay in the L3 cache, a block of a's in L2, and one panel of b in L1. Packing also converts
 /// 16-bit floats, resolves transposition and pads edges with zeros.
 ///
-/// Each element of c is summed over the depth in one fixed order, in every tile, block and thread. That, 16-bit operands without
-/// converted copies, and speed are the reasons not to use Eigen: (1280, 256) x (256, 10000) runs at 249 Gflop/s on a Zen 5 core with
-/// AVX-512 (its peak: 269), Eigen 3.4 at 142 and the MKL of PyTorch 2.15 at 100.
+/// Each element of c is summed over the depth in one fixed order, in every tile, block and thread. That, 16-bit operands without converted
+/// copies, and speed (docs/sgemm.md, bench/products.md) are the reasons not to use Eigen.
 
 using loops::vector_bytes;
 /// A tile of two vectors per row leaves a few of AVX-512's 32 registers, or of 16 otherwise, for a and b.

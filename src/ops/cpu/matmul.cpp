@@ -22,9 +22,9 @@ namespace {
 
 /// Multiplications that make a part worth its own packing, half a millisecond of work.
 constexpr std::int64_t long_part = 1 << 26;
-/// Number of parts of a product that oneDNN computes: as many as threads may share, of at least 2^22 multiplications each, since fewer cost
-/// 3% or more of its speed. The order of its sums depends on a part's sizes, which therefore depend on the product's sizes alone, and not
-/// on the number of threads.
+/// Number of parts of a product that oneDNN computes: as many as threads may share, of at least 2^22 multiplications each, since smaller
+/// parts slow it down. The order of its sums depends on a part's sizes, which therefore depend on the product's sizes alone, and not on the
+/// number of threads.
 std::int64_t onednn_parts(std::int64_t multiplications) {
   return std::clamp<std::int64_t>(multiplications >> 22, 1, std::clamp<std::int64_t>(multiplications >> 28, 16, 64));
 }

@@ -10,8 +10,8 @@ bool multiply(gemm::Sizes size, double alpha, const gemm::Matrix<const bf16>& a,
               std::int64_t c_stride, bool add);
 
 /// True if oneDNN should compute a float32 product: in a build with oneDNN, on an Intel processor with AVX-512, from 2^22 multiplications
-/// on. There the tiles of gemm.h have 0.8 to 1.0 of its speed; on AMD's processors the two are within 5% (bench/products.md). The answer
-/// depends on the product's sizes and strides alone, not on threads, because the two sum in different orders.
+/// on. There it is faster than the tiles of gemm.h; on AMD's processors it is not (bench/products.md). The answer depends on the product's
+/// sizes and strides alone, not on threads, because the two sum in different orders.
 bool is_faster(gemm::Sizes size, const gemm::Matrix<const float>& a, const gemm::Matrix<const float>& b);
 
 /// The same for float32 operands that is_faster or a test chose, on the calling thread alone, which handles no signal meanwhile. Returns

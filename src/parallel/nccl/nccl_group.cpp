@@ -27,8 +27,8 @@
 // stream. Work::wait makes the caller's stream wait for the group's; the host does not wait. A graph capture includes all of this, and its
 // replays need no host.
 //
-// NCCL's communicator is blocking, as a non-blocking one starts a thread for each call: 0.2 ms of the host for a kernel of 13 us on two
-// H100s. Everything that waits for another rank happens when the group is made, on a thread that is abandoned if the others do not connect.
+// NCCL's communicator is blocking, as a non-blocking one starts a thread for each call, which takes longer than a short collective.
+// Everything that waits for another rank happens when the group is made, on a thread that is abandoned if the others do not connect.
 // After that all ranks are connected and a call only queues its kernel; it blocks while the device's queue is full, at most until the
 // kernels before it are aborted.
 //
@@ -229,8 +229,8 @@ class NcclGroup final : public ProcessGroup {
     done.record(stream_.get());  // recorded again: a graph capture may only end when all its streams have joined
   }
 
-  // The counters have a stream of their own, for which no collective and no caller waits: on the group's stream their two kernels took 4 of
-  // the 58 us of 10 MB between two H200s. In a graph they are on the group's stream.
+  // The counters have a stream of their own, for which no collective and no caller waits: on the group's stream their two kernels would
+  // delay the next collective. In a graph they are on the group's stream.
 
   void count_begin(const backend::Event& begin) {
     if (context().recording) return progress_.count_begin(stream_.get());
