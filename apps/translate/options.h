@@ -57,7 +57,7 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
   std::int64_t batch_tokens = 0;  ///< tokens of a batch with padding; 0: batches have batch_size pairs
   std::int64_t accumulate = 1;    ///< batches of an update (gradient accumulation)
   /// Steps of the classic rate 0.02 with the usual epsilon are too large for weights of this width: attention saturates, and BLEU stays
-  /// below 4. An epsilon of 3e-3 bounds them (docs/classic.md).
+  /// below 4. An epsilon of 3e-3 bounds them (docs/translate.md).
   double adam_eps = 3e-3;
   double label_smoothing = 0;
   double r_drop = 0;  ///< alpha of train::r_drop_loss; 0: no R-Drop
