@@ -68,7 +68,7 @@ std::set<std::string> options_in_cases() {
 /// Options that pages name and that are other programs'.
 const std::set<std::string> of_others = {
     "--lenpen",    "--normalize",                                         // fairseq, Marian
-    "--no-python", "--ccache",                                            // torchrun, scripts/test-docker.sh
+    "--no-python",                                                        // torchrun
     "--only",      "--list",      "--check", "--part",                    // scripts/mutate, scripts/*.py, tests/fixtures/*.py
     "--impls",     "--steps",     "--parts", "--off-alone", "--cpu-time"  // scripts of bench
 };
