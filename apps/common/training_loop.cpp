@@ -262,7 +262,7 @@ std::vector<NamedTensor> TrainingLoop::state(const nn::Module& model) {
 }
 
 void TrainingLoop::take_state(const nn::Module& model, const std::vector<NamedTensor>& loaded) {
-  if (!optimizer_->sharding()) return;  // the tensors were loaded in place
+  if (!optimizer_->is_sharded()) return;  // the tensors were loaded in place
   std::vector<NamedTensor> own;
   constexpr std::string_view prefix = "optimizer.";
   for (const NamedTensor& entry : loaded)

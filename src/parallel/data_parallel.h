@@ -127,8 +127,7 @@ class DataParallel {
   std::vector<std::size_t> bucket_bytes() const;
 
  private:
-  friend class BucketArrival;   // parallel/data_parallel_optimizer.cpp
-  friend class BucketSharding;  // parallel/data_parallel_optimizer.cpp
+  friend class BucketExchange;  // parallel/data_parallel_optimizer.cpp
   friend void shard_optimizer(train::Optimizer& optimizer, DataParallel& model);
   struct Bucket;
   struct State;

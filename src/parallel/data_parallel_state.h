@@ -30,7 +30,6 @@ struct DataParallel::Bucket {
 
 struct DataParallel::State {
   static constexpr std::size_t max_pending = 2;  ///< buckets of sharded gradients in reduction at a time, each with full gradients
-  static constexpr std::size_t max_update_groups = 5;
 
   State(ProcessGroup& group_, const DataParallelOptions& options_) : group(group_), options(options_) {
     options.scatter_gradients = options.scatter_gradients || shards_gradients();
@@ -105,41 +104,35 @@ struct DataParallel::State {
     for (Bucket& bucket : buckets) bucket.ready_in_pass = 0;
   }
 
-  /// Note [Update groups]
-  /// An optimizer updates buckets group by group, each as soon as its gradients are reduced. For a sharded optimizer each bucket is a
-  /// group. Otherwise the last four buckets, whose gradients are final at the end of backward (a table used at both ends of a model, its
-  /// neighbours, the first layers, deferred sums), are a group each, and all buckets before them are the first group.
-  /// A step calls begin_reductions(); for each group, in order, wait_for_gradients() and, once it is updated, begin_gathers(); then
-  /// end_reductions() and wait_for_gathers().
-  std::size_t update_groups() const { return has_sharded_optimizer ? buckets.size() : std::min(buckets.size(), max_update_groups); }
-  /// The group of a bucket, in [0, update_groups()).
-  std::size_t update_group_of(std::size_t bucket) const {
-    const std::size_t last_of_first = buckets.size() - update_groups();
-    return bucket < last_of_first ? 0 : bucket - last_of_first;
-  }
+  /// Note [Updates by bucket]
+  /// An optimizer updates buckets in order, each as soon as its gradients are reduced. If it is not sharded, all buckets before the last
+  /// four are one update: only the gradients of these four (a table used at both ends of a model, its neighbours, the first layers,
+  /// deferred sums) are final at the end of backward. A step calls begin_reductions(); for each bucket, in order, wait_for_gradients() and,
+  /// once it is updated, begin_gathers(); then wait_for_gathers() and end_reductions().
+  static constexpr std::size_t single_updates = 4;
   /// Starts the reductions that backward has not started.
   void begin_reductions() {
     if (is_finished || !is_syncing) return;
     if (!begins_in_backward()) return finish();
     while (next < buckets.size()) begin_next();
   }
-  /// Waits, as Work::wait does, for the gradients of the groups up to `update_group`.
-  void wait_for_gradients(std::size_t update_group) {
-    while (ended < next && update_group_of(ended) <= update_group) end(buckets[ended++]);
+  /// Waits, as Work::wait does, for the gradients of the buckets up to number `last`.
+  void wait_for_gradients(std::size_t last) {
+    while (ended < next && ended <= last) end(buckets[ended++]);
   }
   /// Ends the synchronisation of a step, after all updates.
   void end_reductions() {
     is_finished = false;
     if (is_syncing) complete();
   }
-  /// With a sharded optimizer: starts the gathers of the parameters of the groups up to `update_group`, of which each rank has updated its
+  /// With a sharded optimizer: starts the gathers of the parameters of the buckets up to number `last`, of which each rank has updated its
   /// part.
-  void begin_gathers(std::size_t update_group) {
+  void begin_gathers(std::size_t last) {
     if (!has_sharded_optimizer || sharded) return;  // sharded parameters are gathered on use
     const backend::PassScope observed("communication");
-    while (gathers.size() < buckets.size() && update_group_of(gathers.size()) <= update_group) begin_gather(buckets[gathers.size()]);
+    while (gathers.size() < buckets.size() && gathers.size() <= last) begin_gather(buckets[gathers.size()]);
   }
-  /// Starts the gathers of the remaining groups, and waits for all.
+  /// Starts the gathers of the remaining buckets, and waits for all.
   void wait_for_gathers() {
     begin_gathers(buckets.size());
     const backend::PassScope observed("communication");

@@ -62,14 +62,13 @@ ClippedNorm detail::norm_and_factor(const Tensors& parameters, double max_norm, 
 }
 
 ClippedNorm detail::norm_and_factor(Optimizer& optimizer, double max_norm, const kernels::LossScale& loss) {
-  Sharding* const sharding = optimizer.sharding();
-  if (!sharding) return norm_and_factor(optimizer.parameters(), max_norm, loss);
+  if (!optimizer.is_sharded()) return norm_and_factor(optimizer.parameters(), max_norm, loss);
   Tensors segments;
   for (const Optimizer::Gradient& gradient : optimizer.own_gradients())
     if (gradient.is_counted) segments.push_back(gradient.segment);
   return norm_and_factor_of(segments, optimizer.steps().device(), max_norm, loss, [&](const Tensor& sums) {
     const Tensor all = reshape(sum(sums), {1});
-    sharding->sum(all);
+    optimizer.exchange()->sum(all);
     return all;
   });
 }

@@ -14,7 +14,7 @@ struct ClippedNorm {
 /// update. Parameters without a gradient are ignored. Throws Error unless max_norm > 0.
 ClippedNorm clip_factor(const Tensors& parameters, double max_norm);
 /// The same for an optimizer; if it is sharded, over the gradients of all processes, each of which has those of its own elements (Note
-/// [Sharded optimizer]).
+/// [Exchange]).
 ClippedNorm clip_factor(Optimizer& optimizer, double max_norm);
 
 /// Clips the gradients in place on the device, and returns their norm before, without waiting for it. A norm that is not finite (because a

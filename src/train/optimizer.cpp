@@ -37,13 +37,13 @@ struct Optimizer::ParameterState {
   Tensor master;  // view on the segment's master, in the parameter's shape
 };
 
-struct Optimizer::Shard : Sharding::Window {  // elements [begin, end) of a segment, which this process updates: ZeRO's shard
-  Tensors moments;                            // (end - begin)
+struct Optimizer::Shard : Exchange::Part {  // elements [begin, end) of a segment, which this process updates together
+  Tensors moments;                          // (end - begin)
 };
 
 struct Optimizer::Segment {  // parameters that are contiguous in memory, and their state
   std::vector<std::size_t> parameters;
-  std::vector<Shard> shards;  // a single one if nothing is sharded
+  std::vector<Shard> shards;  // a single one without an exchange
   Tensor master;
   std::uint32_t version = 0;  // version of the parameters when they last were the rounded master
 };
@@ -57,7 +57,7 @@ struct Optimizer::GradientSegment {  // parameters first to last of a segment, w
 struct Optimizer::Update {  // the arguments of one kernel call
   SegmentViews views;
   bool is_counted = true;
-  std::size_t arrival = 0;  // see GradientArrival::Window
+  std::size_t arrival = 0;  // see Exchange::Part
 };
 
 Optimizer::Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
@@ -121,7 +121,7 @@ void Optimizer::set_lr_factor(double factor) {
 }
 
 bool Optimizer::is_laid_out() const {
-  if (has_new_sharding_) return false;
+  if (has_new_exchange_) return false;
   if (segments_.empty()) return states_.empty();
   return std::all_of(states_.begin(), states_.end(), [](const ParameterState& state) {
     return state.place == place_of(state.parameter) && state.dtype == state.parameter.dtype();
@@ -147,13 +147,13 @@ void Optimizer::for_each_shard(const std::vector<Segment>& segments, const Param
 
 std::vector<Optimizer::Shard> Optimizer::shards_of(const Tensor& segment) const {
   std::vector<Shard> shards;
-  if (!sharding_) {
+  if (!exchange_) {
     shards.emplace_back().end = segment.numel();
     return shards;
   }
-  for (Sharding::Window& window : sharding_->own(segment)) {
-    window.begin -= segment.offset(), window.end -= segment.offset();
-    shards.push_back({std::move(window), {}});
+  for (Exchange::Part& part : exchange_->parts(segment)) {
+    part.begin -= segment.offset(), part.end -= segment.offset();
+    shards.push_back({std::move(part), {}});
   }
   return shards;
 }
@@ -192,7 +192,7 @@ void Optimizer::lay_out() {
     const DType kept = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
     const bool is_frozen = std::none_of(segment.parameters.begin(), segment.parameters.end(),
                                         [&](std::size_t i) { return states_[i].parameter.requires_grad(); });
-    if (!sharding_ || !is_frozen) segment.shards = shards_of(all);  // frozen parameters are owned by no process
+    if (!is_sharded() || !is_frozen) segment.shards = shards_of(all);  // frozen parameters are owned by no process
     for (Shard& shard : segment.shards)
       for (std::size_t kind = 0; kind < moments_of(states_[segment.parameters.front()]); ++kind)
         shard.moments.push_back(zeros({shard.end - shard.begin}, kept, device));
@@ -223,24 +223,24 @@ void Optimizer::lay_out() {
       if (before.master.defined() && state.master.defined()) copy_(state.master, before.master);
     }
   }
-  has_new_sharding_ = false;
+  has_new_exchange_ = false;
 }
 
 void Optimizer::check_sharding() const {
-  if (sharding_ && std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.is_whole; }))
+  if (is_sharded() && std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.is_whole; }))
     fail("Optimizer", "expected groups that are updated element by element, but one takes whole matrices, which cannot be sharded");
 }
 
-void Optimizer::set_sharding(std::shared_ptr<Sharding> sharding) {
-  if (sharding_ && !segments_.empty()) fail("Optimizer", "expected moments that are not sharded yet");
-  sharding_.swap(sharding);
+void Optimizer::set_exchange(std::shared_ptr<Exchange> exchange) {
+  if (is_sharded() && !segments_.empty()) fail("Optimizer", "expected moments that are not sharded yet");
+  exchange_.swap(exchange);
   try {
     check_sharding();
   } catch (...) {
-    sharding_.swap(sharding);
+    exchange_.swap(exchange);
     throw;
   }
-  has_new_sharding_ = true;
+  has_new_exchange_ = true;
 }
 
 void Optimizer::find_master(Segment& segment) {
@@ -269,19 +269,18 @@ void Optimizer::step(const GradientScale& scale) {
                        i, to_string(states_[i].parameter.shape())));
   if (!is_laid_out()) lay_out();
   count_optimizer_step();
-  if (arrival_) arrival_->begin();
-  if (sharding_) sharding_->prepare();
+  if (exchange_) exchange_->begin();
   for (Segment& segment : segments_) refresh_master(segment);
   if (scale.advance.defined()) add_(steps_, scale.advance);
   else add_(steps_, 1.0);
   launches_ = 0;
   // updates[n]: those whose gradients arrive with number n.
-  std::vector<std::vector<std::pair<std::size_t, SegmentViews>>> updates(arrival_ ? std::max<std::size_t>(arrival_->size(), 1) : 1);
+  std::vector<std::vector<std::pair<std::size_t, SegmentViews>>> updates(exchange_ ? std::max<std::size_t>(exchange_->size(), 1) : 1);
   for (const Segment& segment : segments_)
-    for (Update& update : updates_of(segment, arrival_.get()))
+    for (Update& update : updates_of(segment))
       updates.at(update.arrival).emplace_back(states_[segment.parameters.front()].group, std::move(update.views));
   for (std::size_t number = 0; number < updates.size(); ++number) {
-    if (arrival_) arrival_->wait(number);
+    if (exchange_) exchange_->wait(number);
     for (const auto& [group, views] : updates[number]) {
       for (const Tensor& target : {views.parameter, views.master})
         if (target.defined()) begin_in_place("Optimizer", target);
@@ -289,10 +288,9 @@ void Optimizer::step(const GradientScale& scale) {
       update_segment(group, views, scale);
       ++launches_;
     }
-    if (arrival_) arrival_->updated(number);
+    if (exchange_) exchange_->updated(number);
   }
-  if (sharding_) sharding_->gather_parameters();
-  if (arrival_) arrival_->end();
+  if (exchange_) exchange_->end();
   for (Segment& segment : segments_) {
     const Tensor& parameter = states_[segment.parameters.front()].parameter;
     segment.version = parameter.version();
@@ -329,12 +327,11 @@ std::vector<Optimizer::GradientSegment> Optimizer::gradient_segments_of(const Se
   return result;
 }
 
-/// Updates of a segment: one for each shard of each gradient segment, and for each shard that has separate gradients, divided by the
-/// arrivals of gradients.
-std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, const GradientArrival* arrival) const {
+/// Updates of a segment: one for each shard that has separate gradients, and for each shard of each gradient segment.
+std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment) const {
   std::vector<Update> updates;
   const Tensor all = tensor_of(segment);
-  const auto add_part = [&](const Shard& shard, std::int64_t begin, std::int64_t end, const Tensor& gradient, std::size_t number) {
+  const auto add = [&](const Shard& shard, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
     const auto own = [&](const Tensor& x) { return elements_of(x, begin - shard.begin, end - shard.begin); };
     SegmentViews views{shard.parameters.defined() ? own(shard.parameters) : elements_of(all, begin, end), gradient, {}, {}};
     const ParameterState& first = states_[segment.parameters.front()];
@@ -342,26 +339,14 @@ std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment, con
     if (shard.masters.defined()) views.master = own(shard.masters);
     else if (segment.master.defined()) views.master = elements_of(segment.master, begin, end);
     for (const Tensor& moment : shard.moments) views.moments.push_back(own(moment));
-    updates.push_back({std::move(views), shard.is_counted, number});
+    updates.push_back({std::move(views), shard.is_counted, shard.arrival});
   };
-  const std::vector<GradientArrival::Window> windows = arrival ? arrival->windows(all) : std::vector<GradientArrival::Window>{};
-  const auto add = [&](const Shard& shard, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
-    std::int64_t next = begin;
-    const auto add_up_to = [&](std::int64_t last, std::size_t number) {
-      if (last > next) add_part(shard, next, last, elements_of(gradient, next - begin, last - begin), number);
-      next = std::max(next, last);
-    };
-    for (const GradientArrival::Window& window : windows) {
-      add_up_to(std::min(window.begin - all.offset(), end), 0);
-      add_up_to(std::min(window.end - all.offset(), end), window.number);
-    }
-    add_up_to(end, 0);
-  };
+  // Do not read the parameters' gradients if shards have them: grad() would bring those of all processes into memory.
+  bool reads_parameters = false;
   for (const Shard& shard : segment.shards)
     if (shard.gradients.defined()) add(shard, shard.begin, shard.end, shard.gradients);
-  // Do not read the parameters' gradients if shards have them: grad() would bring those of all processes into memory.
-  if (std::all_of(segment.shards.begin(), segment.shards.end(), [](const Shard& shard) { return shard.gradients.defined(); }))
-    return updates;
+    else reads_parameters = true;
+  if (!reads_parameters) return updates;
   for (const GradientSegment& part : gradient_segments_of(segment))
     for (const Shard& shard : segment.shards) {
       const std::int64_t begin = std::max(part.begin, shard.begin), end = std::min(part.begin + part.gradients.numel(), shard.end);
@@ -375,20 +360,20 @@ std::vector<Optimizer::Gradient> Optimizer::own_gradients() {
   if (!is_laid_out()) lay_out();
   std::vector<Gradient> result;
   for (const Segment& segment : segments_)
-    for (const Update& update : updates_of(segment, nullptr)) result.push_back({update.views.gradient, update.is_counted});
+    for (const Update& update : updates_of(segment)) result.push_back({update.views.gradient, update.is_counted});
   return result;
 }
 
 void Optimizer::gather_masters() {
   const NoGrad unrecorded;
-  if (!sharding_) return;
+  if (!is_sharded()) return;
   if (!is_laid_out()) lay_out();
   for (const Segment& segment : segments_) {
     if (!segment.master.defined()) continue;
     const Tensor own = zeros({segment.master.numel()}, segment.master.dtype(), segment.master.device());
     for (const Shard& shard : segment.shards)
       if (shard.is_counted) copy_(elements_of(own, shard.begin, shard.end), elements_of(segment.master, shard.begin, shard.end));
-    sharding_->sum(own);
+    exchange_->sum(own);
     copy_(segment.master, own);
   }
 }
@@ -411,10 +396,11 @@ Tensors Optimizer::memory() {
 Tensor Optimizer::moment(std::size_t i, std::size_t kind) const {
   const ParameterState& state = states_[i];
   const Shape& shape = state.parameter.shape();
-  const Segment& segment = segments_[state.segment];
-  if (!sharding_) {
-    const Tensor& all = segment.shards.front().moments[kind];
-    return all.window(shape, contiguous_strides(shape), all.offset() + state.first);
+  if (!is_sharded()) {
+    const std::vector<Shard>& shards = segments_[state.segment].shards;
+    const Shard& shard = *std::find_if(shards.rbegin(), shards.rend(), [&](const Shard& each) { return each.begin <= state.first; });
+    const Tensor& all = shard.moments[kind];
+    return all.window(shape, contiguous_strides(shape), all.offset() + state.first - shard.begin);
   }
   const DType kept = state.parameter.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const Tensor all = zeros({state.parameter.numel()}, kept, state.parameter.device());
@@ -423,7 +409,7 @@ Tensor Optimizer::moment(std::size_t i, std::size_t kind) const {
       copy_(elements_of(all, begin, end),
             elements_of(shard.moments[kind], state.first + begin - shard.begin, state.first + end - shard.begin));
   });
-  sharding_->sum(all);
+  exchange_->sum(all);
   return to(reshape(all, shape), cpu);
 }
 

@@ -3,8 +3,7 @@
 
 #include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
-#include "train/gradient_arrival.h"
-#include "train/sharding.h"
+#include "train/exchange.h"
 
 namespace tern::train {
 
@@ -45,13 +44,13 @@ class Optimizer {
   /// shape.
   void load_moments(const std::vector<NamedTensor>& state, const std::vector<NamedTensor>& names = {});
 
-  /// Keeps only the moments of this process's elements from now on (Note [Sharded optimizer]); null: of all. Throws Error if moments are
-  /// sharded already.
-  void set_sharding(std::shared_ptr<Sharding> sharding);
-  Sharding* sharding() const { return sharding_.get(); }  ///< null if nothing is sharded
-  /// Sets the order of updates for gradients that are still being communicated (Note [Gradients that arrive]); null: all at once.
-  void set_arrival(std::shared_ptr<GradientArrival> arrival) { arrival_ = std::move(arrival); }
-  GradientArrival* arrival() const { return arrival_.get(); }  ///< null if all gradients are complete before an update
+  /// Updates in the parts, and in the order, of an exchange with other processes from now on (Note [Exchange]); null: all at once. Throws
+  /// Error if moments are sharded already.
+  void set_exchange(std::shared_ptr<Exchange> exchange);
+  Exchange* exchange() const { return exchange_.get(); }  ///< null if there is none
+  bool is_sharded() const {
+    return exchange_ && exchange_->is_sharded();
+  }  ///< true if this process has the moments of its own elements only
   /// Completes the masters of 16-bit parameters, of which a sharded optimizer updates only its own elements, before they are read. All
   /// processes call it.
   void gather_masters();
@@ -116,7 +115,7 @@ class Optimizer {
   void find_master(Segment& segment);
   void refresh_master(Segment& segment);
   std::vector<GradientSegment> gradient_segments_of(const Segment& segment) const;
-  std::vector<Update> updates_of(const Segment& segment, const GradientArrival* arrival) const;
+  std::vector<Update> updates_of(const Segment& segment) const;
   Tensor tensor_of(const Segment& segment) const;
   std::size_t moments_of(const ParameterState& state) const;
   void check_sharding() const;
@@ -131,9 +130,8 @@ class Optimizer {
   std::vector<Segment> segments_;
   Tensor steps_;
   std::size_t launches_ = 0;
-  bool has_new_sharding_ = false;
-  std::shared_ptr<Sharding> sharding_;
-  std::shared_ptr<GradientArrival> arrival_;
+  bool has_new_exchange_ = false;
+  std::shared_ptr<Exchange> exchange_;
 };
 
 /// Options of a group of SGD.

@@ -21,7 +21,7 @@ void accumulate(const Tensor& loss, const UpdateOptions& options) {
 Tensor apply(Optimizer& optimizer, const UpdateOptions& options) {
   detail::check_max_norm("apply", options.max_norm);
   const bool reads_all = options.scaler || options.max_norm < std::numeric_limits<double>::infinity();
-  if (options.synchronize && (reads_all || !optimizer.arrival())) {
+  if (options.synchronize && (reads_all || !optimizer.exchange())) {
     const backend::PassScope observed("communication");
     options.synchronize();
   }

@@ -12,7 +12,7 @@ struct UpdateOptions {
   double max_norm = std::numeric_limits<double>::infinity();  ///< bound of the norm of all gradients together (clipping)
   GradScaler* scaler = nullptr;                               ///< loss scaling, for gradients in float16
   /// Called when all gradients are complete, before they are read: data parallel training averages them over all ranks here. Not called if
-  /// the optimizer itself waits for gradients during the update (Note [Gradients that arrive]) and nothing else reads them.
+  /// the optimizer itself waits for gradients during the update (Note [Exchange]) and nothing else reads them.
   std::function<void()> synchronize = {};
 };
 

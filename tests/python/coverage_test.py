@@ -58,10 +58,9 @@ ABSENT_CLASSES = {
     "train.AdamOf": "Adam and AdamW",
     "train.ClippedNorm": "of update's parts",
     "train.EmaScope": "not yet",
-    "train.GradientArrival": "of several processes",
+    "train.Exchange": "of several processes",
     "train.GradientScale": "of update's parts",
     "train.PrecisionScope": "Module.set_precision and autocast",
-    "train.Sharding": "of several processes",
 }
 NO_METHODS = {"where", "unfold", "embedding", "fused_embedding"}
 

@@ -336,18 +336,23 @@ TEST_CASE("Lion and Muon refuse what they cannot update", "[optim]") {
 }
 
 TEST_CASE("A Muon refuses to be sharded, and goes on as it was", "[optim]") {
-  struct Alone final : train::Sharding {
-    std::vector<Window> own(const Tensor& segment) const override { return {{segment.offset(), segment.offset() + segment.numel()}}; }
-    void gather_parameters() override {}
+  struct Alone final : train::Exchange {
+    bool is_sharded() const override { return true; }
+    std::vector<Part> parts(const Tensor& segment) const override { return {{segment.offset(), segment.offset() + segment.numel()}}; }
+    std::size_t size() const override { return 1; }
+    void begin() override {}
+    void wait(std::size_t) override {}
+    void updated(std::size_t) override {}
+    void end() override {}
     void sum(const Tensor&) override {}
   };
   Mixed model;
   const auto lion = make(false, model), muon = make(true, model);
-  CHECK_NOTHROW(lion->set_sharding(std::make_shared<Alone>()));
+  CHECK_NOTHROW(lion->set_exchange(std::make_shared<Alone>()));
   CHECK_THROWS_WITH(
-      muon->set_sharding(std::make_shared<Alone>()),
+      muon->set_exchange(std::make_shared<Alone>()),
       "[Optimizer] expected groups that are updated element by element, but one takes whole matrices, which cannot be sharded");
-  CHECK(muon->sharding() == nullptr);
+  CHECK(muon->exchange() == nullptr);
   set_gradients(model, 1);
   CHECK_NOTHROW(muon->step());
   CHECK_NOTHROW(lion->step());

@@ -1,5 +1,5 @@
 // An optimizer whose gradients come while it updates.
-#include "train/gradient_arrival.h"
+#include "train/exchange.h"
 
 #include <memory>
 
@@ -16,11 +16,12 @@ using namespace tern;
 namespace {
 
 /// Gradients of the flat parameters of a module that are there once they were waited for: the second half first.
-class LateGradients final : public train::GradientArrival {
+class LateGradients final : public train::Exchange {
  public:
   LateGradients(const Tensors& parameters, const Tensors& gradients) : parameters_(parameters), gradients_(gradients) {}
-  std::vector<Window> windows(const Tensor& segment) const override {
-    std::vector<Window> result;
+  bool is_sharded() const override { return false; }
+  std::vector<Part> parts(const Tensor& segment) const override {
+    std::vector<Part> result;
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (parameters_[i].impl().storage == segment.impl().storage)
         result.push_back({parameters_[i].offset(), parameters_[i].offset() + parameters_[i].numel(), number_of(i)});
@@ -36,6 +37,7 @@ class LateGradients final : public train::GradientArrival {
   }
   void updated(std::size_t) override { calls += 'u'; }
   void end() override { calls += 'e'; }
+  void sum(const Tensor&) override {}
 
   std::string calls;
 
@@ -60,7 +62,7 @@ TEST_CASE("an optimizer updates what has arrived, in the order in which it arriv
   Tensors gradients;
   for (const Tensor& x : there) gradients.push_back(randn(x.shape()));
   const auto arrival = std::make_shared<LateGradients>(late, gradients);
-  a.set_arrival(arrival);
+  a.set_exchange(arrival);
   for (int step = 0; step < 3; ++step) {
     for (std::size_t i = 0; i < late.size(); ++i) {
       late[i].set_grad(full(late[i].shape(), 1e9));
