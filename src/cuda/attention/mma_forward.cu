@@ -4,7 +4,6 @@
 // tiles of keys that they see, with the maximum and the sum of an online softmax; a warp has 16 or 32 of the rows. Only q, k and v are read
 // from global memory, and only the result and log_sums are written; from log_sums, log2 of the sum of each row's exponentials, the backward
 // pass recomputes the probabilities.
-// backward pass has the probabilities again.
 //
 //     shared memory    Q (rows, d)  |  stage 0: K, V (keys, d)  |  stage 1: K, V of the next tile
 //     all warps        cp.async of tile i + 1 to one stage, while they multiply tile i in the other; one __syncthreads a tile
