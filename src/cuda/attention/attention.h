@@ -27,12 +27,9 @@ bool has_hopper_attention(const View& q, const View& k, const View& v, const Vie
 /// True if they take the gradient of a call whose forward pass they take.
 bool has_hopper_attention_grad(const View& g, const kernels::AttentionGradients& gradients);
 
+/// In float32 as accurate as strict fp32, or with matmul precision tf32 from operands of 11 bits; deterministic.
 void hopper_attention(const AttentionCall& call);
 void hopper_attention_grad(const AttentionGradCall& call);
-/// float32 kernels, which need memory for the f16 parts of the inputs in addition. As accurate as strict fp32, or with matmul precision
-/// tf32 from operands of 11 bits; deterministic.
-void hopper_f32_attention(const AttentionCall& call);
-void hopper_f32_attention_grad(const AttentionGradCall& call);
 
 /// True if the mma kernels take a call: f16 or bf16, D a multiple of 8 up to 256.
 bool has_mma_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention);

@@ -1,5 +1,7 @@
 #pragma once
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <span>
 
 #include "cuda/attention/attention.h"
@@ -17,7 +19,7 @@
 //
 // A tile of q, k, v or dy has rows of up to 128 elements in shared memory, in blocks of 64 columns: rows of 128 bytes with the 128-byte
 // swizzle, as TMA writes and wgmma reads them. Heads of other sizes are padded with zeros by TMA. float32 numbers are split into two parts
-// of 16 bits: Note [Two parts] in hopper_f32.cuh.
+// of 16 bits: Note [Two parts].
 namespace tern::gpu::hopper {
 
 using namespace flash;
@@ -86,6 +88,61 @@ struct Products {
   static constexpr int right(int product) { return parts == 2 && product == 1; }
 };
 
+// Note [Two parts]
+// float32 on tensor cores of 16 bits: a number x is split into two f16 numbers, hi = x rounded, lo = x - hi rounded, together at least 22
+// bits. Three products, lo hi, hi lo, hi hi, give one of float32: half the cost of 3xTF32, with all of the layouts that 16-bit operands
+// allow. With one part, hi alone, a product has the 11 bits of TF32.
+//
+// f16's range requires scales. Each tensor is multiplied by a power of two for each of its heads (for queries: for each group that shares a
+// key head), which brings the largest number to [2^14, 2^15); numbers 2^17 times smaller than that begin to lose bits. Rows that a mask
+// hides are included. P is computed times 2^15. dS = P (dP - delta) is bounded by 2 |dy| |v| / (1 - dropout), with the largest norms of the
+// rows of dy and v, and is scaled by that bound. All scales are powers of two and so exact.
+//
+// Tensor cores truncate when they add to an accumulator, so a long sum in one accumulator drifts towards zero. Each tile's product
+// therefore has a separate accumulator, which an ordinary addition adds to the sum (promotion). And lo hi and hi lo come first, while sums
+// are small.
+inline constexpr int f16_exponent = 15;  ///< scaled numbers are below 2^15
+
+/// Element type of the operands of products.
+template <class T>
+using element_t = std::conditional_t<std::is_same_v<T, float>, f16, T>;
+
+/// 2^exponent as a normal number.
+__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((min(max(exponent, -126), 127) + 127) << 23); }
+/// The exponent of x > 0: x < 2^(exponent + 1).
+__device__ __forceinline__ int exponent_of(float x) { return (__float_as_int(x) >> 23) - 127; }
+
+/// Numbers from which scales are computed: (values, heads) for the key heads of all batch rows.
+struct Maxima {
+  enum Value { q, k, v, dy, v_length, dy_length, values };  ///< largest magnitudes, and norms of rows
+
+  const float* data;
+  int heads;
+
+  __device__ __forceinline__ int head(const Args& args, int batch, int q_head) const {
+    return batch * args.kv_heads + q_head / args.group();
+  }
+  /// Exponent of the power of two that a tensor is multiplied by. Bounded so that its inverse, and products of two inverses, are finite.
+  __device__ __forceinline__ int exponent(Value value, int head) const {
+    return min(f16_exponent - 1 - exponent_of(data[value * heads + head]), 100);
+  }
+  /// The same for dS: 2 a b inverse_keep < 2^-exponent for the norms a and b.
+  __device__ __forceinline__ int ds_exponent(int head, float inverse_keep) const {
+    const float a = data[v_length * heads + head], b = data[dy_length * heads + head];
+    const int ea = exponent_of(a), eb = exponent_of(b);
+    const float mantissas = a * power_of_two(-ea) * (b * power_of_two(-eb)) * inverse_keep;
+    return min(-(ea + eb + exponent_of(mantissas) + 2), 100);
+  }
+};
+
+/// Splits two numbers into their parts.
+__device__ __forceinline__ void split_pair(float x, float y, unsigned& hi, unsigned& lo) {
+  hi = pack_pair<f16>(x, y);
+  float x_hi, y_hi;
+  unpack_pair<f16>(hi, x_hi, y_hi);
+  lo = pack_pair<f16>(x - x_hi, y - y_hi);
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// Writes factor times a thread's two rows of accumulators (64, 2 pairs), from column `first_column` on, to the heads at `rows`; null rows
@@ -146,6 +203,23 @@ inline int heads_in_l2(std::int64_t bytes, const Args& args, Stream stream) {
 inline int blocks_of(std::int64_t items, Stream stream) {
   return static_cast<int>(std::min<std::int64_t>(items, attribute(cudaDevAttrMultiProcessorCount, stream.device)));
 }
+
+/// float32 heads, (B, T, H, D) each, as scaled parts of f16: Note [Two parts]. Lives for the duration of a call.
+class SplitHeads {
+ public:
+  /// Splits q, k, v, or those and dy, in this order; k and v have kv_heads heads, the others a multiple. D <= 128.
+  SplitHeads(std::span<const View> heads, int parts);
+
+  /// (B parts, T, H, D) of f16, contiguous.
+  const std::array<View, 4>& views() const { return views_; }
+  Maxima maxima() const { return {maxima_.as<const float>(), kv_heads_}; }
+
+ private:
+  int kv_heads_;  ///< counted over all batch rows
+  Workspace maxima_;
+  std::array<std::optional<Workspace>, 4> data_;
+  std::array<View, 4> views_;
+};
 
 /// Calls f<general, drops>: general if there is padding or dropout, drops if there is dropout.
 template <class F>

@@ -1,40 +1,252 @@
 #pragma once
-#include "cuda/attention/hopper_backward_consumer.cuh"
+#include "cuda/attention/hopper.cuh"
+#include "cuda/device/fragment.cuh"
 #include "cuda/device/semaphore.cuh"
 
-// Flash attention on Hopper, backward. A block has 128 keys of one key head, and loops over the tiles of 64 queries that see them, for each
-// query head that shares the key head, from the last tile to the first. With S, P and dP transposed, (keys, queries), and delta = sum(y dy)
-// over the columns of a query:
-//
-//     S = K Q^T,  P = 2^(S - log_sums),  dP = V dY^T,  dS = P (dP - delta)        dV += P dY,  dK += dS Q,  dQ += dS^T K
-//
-//     producer         32 registers    warp 0, producer   kv_empty -> TMA: K, V -> kv_full; empty[i] -> TMA: Q, dY, rows -> full[i]
-//     warpgroup                        warp 1             released[i], semaphore of dQ's tile at this block's turn -> turn[i]
-//                                      warp 2             added[i] -> released[i]; passes the semaphore to the next block
-//     dQ warpgroup     64 registers    ds_full[i] -> dQ = dS^T K of the whole block, 64 columns at a time -> ds_empty[i];
-//                                      turn[i] -> add to dQ's sums in global memory -> added[i]
-//     two consumer     208 registers   64 keys each: full[i] -> S, dP; P and dS in registers, and dS to shared memory -> ds_full[i];
-//     warpgroups                       dV, dK -> empty[i]
-//
-//     shared memory   | K, V (128, d) | ring of Q, dY (64, d), log_sums and delta (64) | 2 x dS (128 keys, 64 queries) |
-//     d 64                32 KiB         4 x 17 KiB                                        32 KiB                            132 KiB
-//     d 128               64 KiB         3 x 33 KiB                                        32 KiB                            195 KiB
-//
-// Registers of a consumer at d = 128: dK and dV 128, S or dP 32, rounded P or dS 16: 176, plus addresses. Both S and dP at once, or an
-// unrounded P, would be 208. At d = 64, K and V are left operands in registers, 32 for their fragments, which halves the shared-memory
-// reads of the products S and dP. Up to d = 96 consumers need only 200 registers, which leaves 40 and 72 for the others.
-//
-// Rounded P and dS are the left operands of dV and dK without any shuffle. While the tensor cores compute one product, a consumer computes
-// the exponentials or the differences of another one, also while the other consumer's products run.
-//
-// Cycles of a tile at d = 128, with 2048 multiplications and 128 bytes of shared memory per cycle: products 2560; shared-memory reads of
-// operands 2048, stores of dS 128, TMA 256, additions of dQ 256. So shared memory is as busy as the tensor cores.
+// Flash attention on Hopper, backward: parts of both kernels, of 16 bits (hopper_backward.cu, which has the picture) and of float32. The
+// tiles that see each other, shared memory and its barriers; the kernel that runs before; scores of a consumer; the producer warpgroup and
+// the dQ warpgroup; the launch.
 //
 // Note [dQ semaphore] of mma_backward.cu applies here too: the sums of dQ pass from block to block in the order of the keys, and the last
 // block that sees a tile writes the result. Blocks take the keys in this order, so a block waits only for blocks that have started earlier.
 namespace tern::gpu::hopper {
 
+struct BackwardParams {
+  CUtensorMap q, k, v, dy;
+  Args args;
+  Heads dq, dk, dv;
+  // For each tile of queries, at its place: Note [Rows of packed sequences].
+  const float* rows;  ///< (heads, places, 2, 64): log_sums and delta
+  float4* dq_sums;    ///< passed from block to block: (heads, places, pieces, 8, 128)
+  int* semaphores;    ///< number of blocks that have added to a tile: (heads, places)
+  WorkQueue queue;
+  int places, blocks;  ///< blocks: blocks of keys of the longest sequence
+  Maxima maxima;       ///< for f32
+};
+
+template <int keys>
+using TileRange = flash::TileRange<keys, 64>;
+
+/// Work item: a block of keys, as all threads of a block know it.
+template <int keys>
+struct KeyBlock {
+  int block, index, kv_head;
+  Sequence sequence;
+  TileRange<keys> tiles;
+
+  KeyBlock() = default;
+  __device__ __forceinline__ KeyBlock(const BackwardParams& p, int number)
+      : KeyBlock(p, WorkItem(number, p.blocks, p.args.sequences * p.args.kv_heads, p.args.heads_at_once)) {}
+  __device__ __forceinline__ int first_key() const { return block * keys; }
+  __device__ __forceinline__ bool is_there() const { return first_key() < sequence.keys; }
+
+  __device__ __forceinline__ int first_head(const Args& args) const { return index * args.heads + kv_head * args.group(); }
+  /// Calls f(head, tile, place) in the order of the loop; heads are counted over all sequences.
+  template <class F>
+  __device__ __forceinline__ void for_each_tile(const BackwardParams& p, F&& f) const {
+    int first = first_tile<64>(p.args, sequence, index, first_head(p.args), p.places);
+#pragma unroll 1
+    for (int head = first_head(p.args); head < first_head(p.args) + p.args.group(); ++head, first += p.places)
+#pragma unroll 1
+      for (int i = 0; i < tiles.count; ++i) f(head, tiles.last - i, first + tiles.last - i);
+  }
+
+ private:
+  __device__ __forceinline__ KeyBlock(const BackwardParams& p, const WorkItem& item)
+      : block(item.tile),
+        index(item.head / p.args.kv_heads),
+        kv_head(item.head % p.args.kv_heads),
+        sequence(p.args, index),
+        tiles(TileRange<keys>::of_block(sequence, block)) {}
+};
+
+/// Computes rows (log_sums and delta) from y, dy and log_sums; sets semaphores to zero, and dQ of tiles that see no key. A query is read by
+/// as many lanes as it has 16-byte vectors, a power of two.
+template <class T>
+__global__ void __launch_bounds__(256)
+    hopper_attention_rows(Heads y, Heads dy, Heads dq, const float* log_sums, float* rows, int* semaphores, int tiles, int places,
+                          int lanes, __grid_constant__ const Args args) {
+  const std::int64_t thread = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
+  const auto head_tile = static_cast<int>(row / 64);
+  constexpr int vector = vec16_width<T>;
+  const int lane = static_cast<int>(thread % lanes), head = head_tile / tiles, tile = head_tile % tiles;
+  float sum = 0, *to = nullptr;
+  if (head < args.all_heads()) {
+    const int index = head / args.heads;
+    const Sequence sequence(args, index);
+    const int query = tile * 64 + static_cast<int>(row % 64);
+    const std::int64_t place = first_tile<64>(args, sequence, index, head, places) + tile;
+    if (query < sequence.queries) {
+      const int at = sequence.first_query + query, part = lane * vector;
+      if (part < args.head_dim) {
+        const auto a = read_vector<vector>(y.at<const T>(sequence.batch, at, head % args.heads) + part),
+                   b = read_vector<vector>(dy.at<const T>(sequence.batch, at, head % args.heads) + part);
+#pragma unroll
+        for (int k = 0; k < vector; ++k) sum += convert<float>(a.values[k]) * convert<float>(b.values[k]);
+        if (!TileRange<64>::sees_any(sequence, tile))
+          write_vector(dq.at<T>(sequence.batch, at, head % args.heads) + part, Vector<T, vector>{});
+      }
+    }
+    // A shorter sequence does not have places for all tiles of the longest.
+    if (lane == 0 && tile * 64 < sequence.queries) {
+      to = rows + place * 128 + row % 64;
+      to[0] = query < sequence.queries ? log_sums[first_row(args, sequence, index, head) + query] : INFINITY;
+      if (row % 64 == 0) semaphores[place] = 0;
+    }
+  }
+  sum = lanes_all_reduce<PlusOp<float>>(sum, lanes);
+  if (to) to[64] = sum;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// A tile of queries whose dQ a block adds to.
+struct DqJob {
+  int head, tile, place;
+  bool is_first, is_last;  ///< this block is the first, or the last, to add to the tile
+};
+
+template <int stages, int keys>
+struct BackwardBarriers {
+  MBarrier kv_full, kv_empty, full[stages], empty[stages], ds_full[2], ds_empty[2], turn[2], added[2], released[2];
+  int item;
+  // Values of an item and of its tiles, which the producer leaves here because registers are scarce.
+  KeyBlock<keys> block;
+  struct {
+    int head, first_query;
+    unsigned cuts;  ///< bit g: the mask hides a part of the tile from group g
+  } tiles[stages];
+  DqJob dq_tiles[2];
+};
+
+/// Addresses of a block's shared memory.
+template <class C>
+struct BackwardMemory {
+  unsigned base;
+  __device__ __forceinline__ unsigned k() const { return base; }
+  __device__ __forceinline__ unsigned v() const { return base + C::KTile::bytes; }
+  __device__ __forceinline__ unsigned q(int stage) const { return base + 2 * C::KTile::bytes + stage * C::stage_bytes; }
+  __device__ __forceinline__ unsigned dy(int stage) const { return q(stage) + C::QTile::bytes; }
+  __device__ __forceinline__ unsigned rows(int stage) const { return base + C::rows_begin + stage * C::rows_pitch; }
+  __device__ __forceinline__ unsigned ds(int i) const { return q(C::stages) + i * C::DsTile::bytes; }
+};
+
+/// Calls f(block) for each item that the producer takes, until none is left. f must arrive at kv_empty.
+template <class C, class F>
+__device__ __forceinline__ void for_each_item(const BackwardParams& p, BackwardBarriers<C::stages, C::keys>& barriers, F&& f) {
+  for (unsigned phase = 0;; phase ^= 1) {
+    barriers.kv_full.wait(phase);
+    const int number = barriers.item;
+    if (number < 0) break;
+    f(number);
+  }
+}
+
+/// Position in one or two slots that alternate: a PipelineState in one register, where registers are scarce.
+template <unsigned count = 2>
+struct Slots {
+  unsigned used = 0;
+  __device__ __forceinline__ unsigned index() const { return used % count; }
+  __device__ __forceinline__ unsigned phase() const { return used / count % 2; }
+};
+
+/// A consumer warpgroup's 64 keys and its scores of a tile of queries, (keys, queries).
+template <class C, bool general, bool drops>
+struct BackwardScores {
+  const BackwardParams& p;
+  BackwardMemory<C> memory;
+  BackwardBarriers<C::stages, C::keys>& barriers;
+  int group;
+  std::uint64_t dropout_position;
+  Slots<> slots;                  ///< next slot of dS, of 16 bits
+  PipelineState<C::stages> read;  ///< stage of the tile whose scores are computed
+
+  float s[32], padding[2];
+  unsigned kept;  ///< dropout's mask
+
+  __device__ __forceinline__ BackwardScores(const BackwardParams& p_, const BackwardMemory<C>& memory_,
+                                            BackwardBarriers<C::stages, C::keys>& barriers_)
+      : p(p_), memory(memory_), barriers(barriers_), group(C::groups == 1 ? 0 : static_cast<int>(threadIdx.x) / warpgroup - 2) {
+    dropout_position = drops ? p.args.dropout.position() : 0;
+  }
+
+  /// First key of the warp within the block.
+  static __device__ __forceinline__ int warp_row() { return static_cast<int>(threadIdx.x) / 32 % (4 * C::groups) * 16; }
+  /// Key of the thread's row r, within the sequence.
+  __device__ __forceinline__ int key_of(int r) const {
+    return barriers.block.first_key() + warp_row() + static_cast<int>(threadIdx.x) % 32 / 4 + r * 8;
+  }
+  /// Row address of the lane for ldmatrix and stmatrix of 16 rows, at 16-column step i.
+  static __device__ __forceinline__ unsigned fragment_row(unsigned tile, int block_bytes, int i) {
+    const int lane = threadIdx.x % 32, row = warp_row() + lane % 16;
+    return tile + i / 4 * block_bytes + row * row_bytes + ((i % 4 * 2 + lane / 16) ^ row % 8) * 16;
+  }
+
+  /// P of a tile times 2^exponent, from S, for a given scale in base 2.
+  __device__ __forceinline__ void exponentiate(int stage, float scale, int exponent = 0) {
+    const unsigned log_sums = memory.rows(stage) + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float2 log_sum = load_shared<float2>(log_sums + n * 32);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[n * 4 + e] = s[n * 4 + e] * scale - ((e % 2 ? log_sum.y : log_sum.x) - exponent);
+        if constexpr (general) s[n * 4 + e] += padding[e / 2];
+      }
+    }
+    if (barriers.tiles[stage].cuts >> group & 1) {
+      const Sequence& sequence = barriers.block.sequence;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = key_of(r), first = barriers.tiles[stage].first_query + threadIdx.x % 4 * 2,
+                  begin = sequence.query_begin(key) - first, end = sequence.query_end(key) - first;
+#pragma unroll
+        for (int n = 0; n < 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (n * 8 + e < begin || n * 8 + e >= end) s[n * 4 + r * 2 + e] = -INFINITY;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = exp2_approx(s[i]);
+    if constexpr (drops) draw(stage);
+  }
+  /// Dropout mask of the thread's elements of P: bit i is that of s[i].
+  __device__ __forceinline__ void draw(int stage) {
+    const auto& tile = barriers.tiles[stage];
+    const int lane = threadIdx.x % 32;
+    kept = 0;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const std::int64_t first =
+          (std::int64_t(tile.head) * p.args.queries + tile.first_query + n * 16) * p.args.keys + barriers.block.first_key() + warp_row();
+      const unsigned drawn = p.args.dropout.template kept_16x16<MmaLanes>(p.args.keys, dropout_position, first);
+      // For the thread's two queries: bits of the lower half are keys, those of the upper half belong to the query 8 further.
+      const unsigned even = __shfl_sync(whole_warp, drawn, lane % 4 * 8) >> lane / 4,
+                     odd = __shfl_sync(whole_warp, drawn, lane % 4 * 8 + 4) >> lane / 4;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) kept |= ((i % 2 ? odd : even) >> (i / 2 % 2 * 8 + i / 4 * 16) & 1) << (n * 8 + i);
+    }
+  }
+  __device__ __forceinline__ bool is_kept(int i) const { return !drops || (kept >> i & 1); }
+  /// Waits until at most that many committed batches of wgmma are pending; `result`, of an earlier batch, may then be read.
+  template <int batches, int size>
+  static __device__ __forceinline__ void wait_for(float (&result)[size]) {
+    warpgroup_wait<batches>();
+    warpgroup_fence_operand(result);
+  }
+  /// Rows of the thread's two keys in a gradient; null if there is no such key.
+  template <class U>
+  __device__ __forceinline__ void rows_of(const Heads& gradient, U* (&rows)[2]) const {
+    const KeyBlock<C::keys>& block = barriers.block;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = key_of(r);
+      rows[r] = key < block.sequence.keys ? gradient.template at<U>(block.sequence.batch, block.sequence.first_key + key, block.kv_head)
+                                          : nullptr;
+    }
+  }
+};
 
 /// Producer: one thread.
 template <class C>
@@ -253,29 +465,6 @@ __device__ __forceinline__ void run_warpgroups(const BackwardParams& p, const vo
 
 #endif
 
-template <class T, class C, bool general, bool drops>
-__global__ void __launch_bounds__(C::threads, 1) hopper_attention_backward(__grid_constant__ const BackwardParams p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ uint4 memory[];
-  __shared__ BackwardBarriers<C::stages, C::keys> barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
-  if (threadIdx.x == 0) {
-    tma_prefetch_map(p.q);
-    tma_prefetch_map(p.k);
-    tma_prefetch_map(p.v);
-    tma_prefetch_map(p.dy);
-    init_barriers<C>(barriers, C::groups * 4);
-    fence_barrier_init();
-  }
-  run_warpgroups<T, C>(
-      p, memory, barriers, [&] { return p.args.scale; },
-      [&](const BackwardMemory<C>& tiles) {
-        warpgroup_reg_alloc<C::consumer_registers>();
-        BackwardConsumer<T, C, general, drops> consumer(p, tiles, barriers);
-        for_each_item<C>(p, barriers, [&](int) { consumer.attend(); });
-      });
-#endif
-}
-
 /// Launches the kernel, whose operands are q, k, v and dy, or their parts, after the one that computes log_sums and delta of its rows.
 template <class T, class C>
 void launch_backward(void (*kernel)(BackwardParams), Args args, std::span<const View> operands, const AttentionGradCall& call,
@@ -312,5 +501,8 @@ void launch_backward(void (*kernel)(BackwardParams), Args args, std::span<const 
                               maxima};
   launch(kernel, blocks_of(items, stream), C::threads, C::shared_bytes, stream, params);
 }
+
+/// Gradient of hopper_attention in float32.
+void hopper_f32_attention_grad(const AttentionGradCall& call);
 
 }  // namespace tern::gpu::hopper

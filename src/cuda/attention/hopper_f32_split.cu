@@ -1,5 +1,4 @@
-#include "cuda/attention/hopper_f32_split.h"
-#include "cuda/runtime/launch.h"
+#include "cuda/attention/hopper.cuh"
 
 // Two kernels that run before attention in float32: the first finds the largest magnitude and the largest norm of a row for each head, the
 // second writes the parts of the scaled numbers. A row is read by 16 or 32 lanes, four numbers each.

@@ -1,4 +1,4 @@
-#include "cuda/attention/mma_backward_consumer.cuh"
+#include "cuda/attention/mma_backward.cuh"
 #include "cuda/runtime/allocator.h"
 #include "ops/kernels/deferred_sums.h"
 

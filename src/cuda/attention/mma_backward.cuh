@@ -1,9 +1,61 @@
 #pragma once
-#include "cuda/attention/mma_backward_work.cuh"
-#include "tensor/ceil_div.h"
+#include "cuda/attention/mma.cuh"
 
-// Flash attention by mma.sync, backward: the consumer warps. mma_backward.cu has the picture.
+// Flash attention by mma.sync, backward: parts of its two kernels, of dQ, dK and dV (mma_backward.cu, which has the formulas) and of the
+// bias (mma_bias_grad.cu). Inputs, copies of tiles, and the scores of a warp with their gradients.
 namespace tern::gpu::ampere {
+
+/// Inputs of all kernels of the pass.
+struct BackwardInputs {
+  Args args;
+  Heads q, k, v, y, dy;
+  Bias bias;
+  const float *log_sums, *delta;  ///< (B, H, T), log_sums twice with a bias; packed: (H, rows), Note [Rows of packed sequences]
+  bool is_aligned;                ///< heads can be read 16 bytes at a time
+};
+
+/// dbias, as kernels::AttentionGradients has it (mma_bias_grad.cu).
+void sum_bias_gradient(const BackwardInputs& inputs, const View& dbias);
+
+/// First row of a query head, counted over all sequences; of a key head.
+template <class U>
+__device__ __forceinline__ U* queries_of(const Heads& heads, const Args& args, const Sequence& sequence, int index, int head) {
+  return heads.template at<U>(sequence.batch, sequence.first_query, head - index * args.heads);
+}
+template <class U>
+__device__ __forceinline__ U* keys_of(const Heads& heads, const Sequence& sequence, int kv_head) {
+  return heads.template at<U>(sequence.batch, sequence.first_key, kv_head);
+}
+
+/// Starts to copy a tile of keys, K followed by V, by `threads` threads.
+template <class T, class C, int threads>
+__device__ __forceinline__ void load_keys(unsigned to, const BackwardInputs& in, const Sequence& sequence, int kv_head, int first) {
+  const T *const k = keys_of<const T>(in.k, sequence, kv_head), *const v = keys_of<const T>(in.v, sequence, kv_head);
+  const int count = sequence.keys, head_dim = in.args.head_dim;
+  load_tile<T, C::width, C::keys, threads>(to, k, in.k.row_stride, first, count, head_dim, in.is_aligned);
+  load_tile<T, C::width, C::keys, threads>(to + C::key_bytes, v, in.v.row_stride, first, count, head_dim, in.is_aligned);
+}
+/// The same for a tile of queries of sequence `index`: Q, dY, log_sums and, if wanted, delta. By threads numbered from `thread` on.
+template <class T, class C, int threads>
+__device__ __forceinline__ void load_queries(unsigned to, const BackwardInputs& in, const Sequence& sequence, int index, int head,
+                                             int first, bool with_delta, int thread = threadIdx.x) {
+  const Args& args = in.args;
+  const int count = sequence.queries;
+  const T* const q = queries_of<const T>(in.q, args, sequence, index, head);
+  const T* const dy = queries_of<const T>(in.dy, args, sequence, index, head);
+  load_tile<T, C::width, C::queries, threads>(to, q, in.q.row_stride, first, count, args.head_dim, in.is_aligned, thread);
+  load_tile<T, C::width, C::queries, threads>(to + C::query_bytes, dy, in.dy.row_stride, first, count, args.head_dim, in.is_aligned,
+                                              thread);
+  // Zeros after the last query: q and dy are zero there, too, and so are their products.
+  const std::int64_t from = first_row(args, sequence, index, head);
+  for (int i = thread; i < 2 * C::queries; i += threads) {
+    const int row = first + i % C::queries;
+    const bool is_delta = i >= C::queries;
+    if (is_delta && !with_delta) break;
+    const float* const source = (is_delta ? in.delta : in.log_sums) + from;
+    cp_async<4>(to + 2 * C::query_bytes + i * 4, row < count ? source + row : source, row < count);
+  }
+}
 
 /// True if any of the queries sees any of the keys.
 template <bool is_general>
@@ -128,94 +180,6 @@ struct ScoreGradients {
       s.template load<T>(p_operand.values[0][n], 0, n);
       dp.template load<T>(ds_operand.values[0][n], 0, n);
     }
-  }
-};
-
-/// Consumer warp: 16 keys, whose gradients it accumulates in registers, with one sub-tile of queries at a time.
-template <class T, class C, Flavour flavour>
-struct Consumer : ScoreGradients<T, C, flavour> {
-  using Base = ScoreGradients<T, C, flavour>;
-  using Base::args, Base::key0;
-  using typename Base::Scores;
-  static constexpr int width = C::width, columns = width / C::column_groups;
-  using Keys = std::conditional_t<C::caches_fragments, RegisterOperand<16, width>, OperandA<width>>;
-
-  const Block<T, C, flavour>& block;
-  int row, column_group;  ///< row: first of the warp's keys in the block
-  FragmentTile<16, columns> dk_sums = {}, dv_sums = {};
-
-  __device__ __forceinline__ explicit Consumer(const Block<T, C, flavour>& block_) : Base(block_.p, block_.sequence), block(block_) {
-    const int warp = threadIdx.x / 32;
-    row = warp % C::key_warps * 16, column_group = warp / C::key_warps;
-    this->move_to(block.index, block.first_key + row);
-  }
-
-  /// First column of dK and dV that the warp accumulates.
-  __device__ __forceinline__ int column() const { return C::column_groups == 1 ? 0 : column_group * columns; }
-
-  /// The warp's rows of K or V: in registers if they fit.
-  static __device__ __forceinline__ Keys operand(const OperandA<width>& rows) {
-    if constexpr (C::caches_fragments) {
-      Keys cached;
-      cached.template assign<T>(rows);
-      return cached;
-    } else {
-      return rows;
-    }
-  }
-
-  /// dQ of a tile: this block's product, added to the sum of the previous blocks.
-  __device__ __forceinline__ void add_dq(const Walk& walk) const {
-    const BackwardParams& p = block.p;
-    const Sequence& sequence = block.sequence;
-    const int warp = threadIdx.x / 32, turn = block.turn(walk.tile);
-    const bool is_last = block.is_last(walk.tile);
-    const int first_query = walk.tile * C::queries, first_row = warp % C::row_tiles * 16, column = warp / C::row_tiles * C::columns;
-    // Number of keys that this warp's queries see.
-    const int seen = sequence.key_end(first_query + first_row + 15);
-    const int depth_tiles = max(min(C::key_warps, ceil_div(seen - block.first_key, 16)), 0);
-    float4* const sums = reinterpret_cast<float4*>(p.dq_sums) + block.place(walk) * (C::queries * width / 4) + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < C::pieces; ++i) {
-      const int first_column = column + i * C::piece;
-      FragmentTile<16, C::piece> dq = {};
-      mma_steps<T, 2>(depth_tiles, Product(dq, OperandAt<C::queries>(block.ds_tile(walk.step), 0, first_row / 8),
-                                           OperandB<width>(block.k_tile, 0, first_column / 8)));
-      if (i == 0 && turn > 0) named_barrier_sync(dq_turn, C::consumers + 32);
-      if (!is_last) {
-#pragma unroll
-        for (int d = 0; d < C::piece / 8; ++d) {
-          float4* const to = sums + (i * (C::piece / 8) + d) * C::consumers;
-          const float (&x)[4] = dq.values[0][d];
-          if (turn > 0) red_add(to, x);
-          else __stcg(to, make_float4(x[0], x[1], x[2], x[3]));
-        }
-      } else {
-        if (turn > 0)
-#pragma unroll
-          for (int d = 0; d < C::piece / 8; ++d) {
-            const float4 before = __ldcg(sums + (i * (C::piece / 8) + d) * C::consumers);
-            float (&x)[4] = dq.values[0][d];
-            x[0] += before.x, x[1] += before.y, x[2] += before.z, x[3] += before.w;
-          }
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          if (const int query = first_query + first_row + dq.row_of(r); query < sequence.queries)
-            store_row(dq, r, args.scale, block.template queries_of<T>(p.dq, walk.head) + query * p.dq.row_stride, first_column,
-                      args.head_dim, p.writes_pairs);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void write_dk_dv() const {
-    const BackwardParams& p = block.p;
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      if (const int key = key0 + Scores::row_of(r); key < block.sequence.keys) {
-        store_row(dk_sums, r, args.scale, block.template keys_of<T>(p.dk) + key * p.dk.row_stride, column(), args.head_dim, p.writes_pairs);
-        store_row(dv_sums, r, args.inverse_keep, block.template keys_of<T>(p.dv) + key * p.dv.row_stride, column(), args.head_dim,
-                  p.writes_pairs);
-      }
   }
 };
 
