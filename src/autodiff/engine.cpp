@@ -59,8 +59,14 @@ Tensors observed_gradients_of(Node& node, const Backward& call) {
 
 class Pass {
  public:
-  Pass(std::vector<Wanted> wanted, bool accumulate, bool retain_graph, Device device)
-      : wanted_(std::move(wanted)), accumulate_(accumulate), retain_graph_(retain_graph), leaves_(device) {}
+  /// `leaves` is null if gradients do not go to leaves.
+  Pass(std::vector<Wanted> wanted, LeafWriter* leaves, bool retain_graph)
+      : wanted_(std::move(wanted)), retain_graph_(retain_graph), leaves_(leaves), claimed_before_(leaves ? leaves->begin() : 0) {}
+  ~Pass() {
+    if (leaves_) leaves_->end(claimed_before_);
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
 
   void feed(const Edge& edge, const Tensor& gradient) {
     Arrived& slot = visit(edge.node)[edge.output];
@@ -90,8 +96,8 @@ class Pass {
         if (wanted.node == node.get()) results[wanted.input] = gradients[wanted.output], is_wanted = true;
       if (!is_wanted || !ends_at_wanted_) step(node, gradients);
     }
-    leaves_.finish();
-    for (const Ref<Node>& node : deferred_) announce(gradient_sink(*node->leaf()), *node->leaf());
+    if (!deferred_.empty()) leaves_->finish();
+    for (const Ref<Node>& node : deferred_) announce(leaves_->claim(node), *node->leaf());
     if (!unread_.empty()) warn_of_unread();
     return results;
   }
@@ -117,18 +123,19 @@ class Pass {
 
   void step(const Ref<Node>& node, const Tensors& gradients) {
     if (const Tensor* leaf = node->leaf()) {
-      if (accumulate_) finish_leaf(node, *leaf, gradients[0]);
+      if (leaves_) finish_leaf(node, *leaf, gradients[0]);
       return;
     }
     if (node->released)
       fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward, "
                                    "which may have thrown: pass retain_graph to that one, or run forward again",
                                    node->op));
-    const bool writes_leaves = accumulate_ && !context().grad && !context().anomaly;
-    const Tensors results = observed_gradients_of(*node, Backward(*node, gradients, writes_leaves ? &leaves_ : nullptr));
+    LeafWriter* const writer = context().grad || context().anomaly ? nullptr : leaves_;
+    const Tensors results = observed_gradients_of(*node, Backward(*node, gradients, writer));
     if (results.size() != node->next.size())
       fail(node->op, fmt::format("expected backward to return {} gradients but got {}", node->next.size(), results.size()));
-    for (const Ref<Node>& leaf : leaves_.close()) visit(leaf);
+    if (writer)
+      for (const Ref<Node>& leaf : writer->close()) visit(leaf);
     if (!retain_graph_) node->release_saved();
     for (std::size_t i = 0; i < node->next.size(); ++i)
       if (node->next[i].node && results[i].defined()) feed(node->next[i], results[i]);
@@ -140,9 +147,9 @@ class Pass {
       fail("backward", fmt::format("expected a gradient of shape {}, {} for a leaf but got {}, {}", to_string(leaf.shape()),
                                    name(leaf.dtype()), to_string(gradient.shape()), name(gradient.dtype())));
     check_one_device("backward", {&leaf, &gradient});
-    GradientSink& sink = gradient_sink(leaf);
+    GradientSink& sink = leaves_->claim(node);
     if (gradient.defined()) sink.add(gradient);
-    if (sink.is_deferred_in(leaves_)) deferred_.push_back(node);
+    if (sink.is_deferred()) deferred_.push_back(node);
     else announce(sink, leaf);
   }
 
@@ -161,8 +168,9 @@ class Pass {
   }
 
   std::vector<Wanted> wanted_;
-  bool accumulate_, retain_graph_, ends_at_wanted_ = false;
-  LeafWriter leaves_;
+  bool retain_graph_, ends_at_wanted_ = false;
+  LeafWriter* leaves_;
+  std::size_t claimed_before_;       ///< number of leaves that the passes around this one have claimed
   std::vector<Ref<Node>> deferred_;  ///< nodes of leaves that wait for deferred sums
   Tensors unread_;                   ///< leaves to be reported: Note [Unread gradients]
   std::unordered_map<Node*, std::vector<Arrived>> buffers_;
@@ -193,7 +201,7 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
   const GradMode mode(create_graph || is_followed);
   const ScopedValue<bool> unrecorded(context().tangents_only, is_followed && !create_graph);
   const NoAutocast as_forward_chose;
-  Pass pass(std::move(wanted), accumulate, retain_graph || create_graph, outputs.size() > 0 ? outputs[0].device() : cpu);
+  Pass pass(std::move(wanted), accumulate ? &LeafWriter::of_thread() : nullptr, retain_graph || create_graph);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& y = outputs[i];
     const Edge edge = edge_of(y);
@@ -239,7 +247,7 @@ Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Ten
     }
     outputs = reference(own);
   }
-  Pass pass(std::move(wanted), false, true, cpu);
+  Pass pass(std::move(wanted), nullptr, true);
   pass.end_at_wanted();
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (const Edge edge = edge_of(outputs[i]); edge.node && call.grad(i).defined()) pass.feed(edge, call.grad(i));

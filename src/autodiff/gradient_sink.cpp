@@ -1,85 +1,62 @@
 #include "autodiff/gradient_sink.h"
 
 #include <algorithm>
-#include <thread>
+#include <mutex>
 #include <utility>
 
 #include "autodiff/autograd_state.h"
 #include "autodiff/gradient_arithmetic.h"
-#include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
 #include "ops/kernels/copy.h"
 
 namespace tern {
 
-/// Entries of lazy zeros that a thread made, in its context. Those of leaves that are written, dropped or destroyed are null.
-struct GradientSink::LazyZerosOfThread final : RefCounted {
-  std::vector<Ref<LazyZeros>> marks;
-  std::size_t next_sweep = 64;        ///< number of entries at which null ones are removed
-  std::uint64_t optimizer_steps = 0;  ///< of this thread: Note [Unread gradients]
+/// Guards which thread each leaf belongs to, and which gradients stand for zeros.
+static std::mutex leaves_mutex;
 
-  static LazyZerosOfThread& get() {
-    Ref<RefCounted>& list = context().lazy_zeros;
-    if (!list) list = make_ref<LazyZerosOfThread>();
-    return static_cast<LazyZerosOfThread&>(*list);
-  }
-};
+static GradientSink& sink_of(const Ref<Node>& node) { return *autograd_state(*node->leaf())->sink; }
 
 /// Writes zeros, with one kernel for gradients that are adjacent in memory.
 static void fill_with_zeros(Tensors gradients) {
   for (const Tensor& segment : contiguous_segments(std::move(gradients))) detail::fill_gradient(segment, 0);
 }
 
-GradientSink::Turn GradientSink::wait_for_turn() const {
-  Turn turn = try_turn();
-  if (turn) return turn;
-  for (LeafWriter* writer = context().leaf_writer; writer; writer = writer->scope_.before()) writer->finish();
-  turn.lock();
-  return turn;
-}
+GradientSink::GradientSink() = default;
+GradientSink::~GradientSink() { take_zeros(); }
 
 Tensor GradientSink::get() {
-  const Turn turn = wait_for_turn();
-  set_read();
+  is_read_ = true;
   finish_deferred();
   write_zeros();
   return gradient_;
 }
 
 void GradientSink::set(const Tensor& gradient) {
-  const Turn turn = wait_for_turn();
   finish_deferred();
-  forget_zeros();
+  take_zeros();
   gradient_ = gradient;
   exact_ = {};
   begin_sum();
 }
 
 void GradientSink::zero() {
-  const Turn turn = wait_for_turn();
   if (!gradient_.defined() || !gradient_.is_contiguous()) fail("zero_grad", "expected a leaf that has a contiguous gradient");
   finish_deferred();
   begin_sum();
   if (const FlatStorage* const flat = flat_storage(gradient_); flat && flat->is_on_demand()) exact_ = {};
-  if (is_zero()) return;
-  zeros_ = make_ref<LazyZeros>(this);
-  LazyZerosOfThread& zeroed = LazyZerosOfThread::get();
-  zeroed.marks.push_back(zeros_);
-  if (zeroed.marks.size() < zeroed.next_sweep) return;
-  std::erase_if(zeroed.marks, [](const Ref<LazyZeros>& mark) { return !mark->sink; });
-  zeroed.next_sweep = 2 * zeroed.marks.size() + 64;
+  LeafWriter& writer = LeafWriter::of_thread();
+  const std::lock_guard lock(leaves_mutex);
+  if (zeroed_by_) return;
+  writer.zeroed_.insert(this);
+  zeroed_by_ = Ref<LeafWriter>(&writer);
 }
 
 void GradientSink::clear() {
-  const Turn turn = wait_for_turn();
   if (gradient_.defined() && is_flat(gradient_)) zero();
   else set({});
 }
 
 void GradientSink::add(const Tensor& incoming) {
-  const Turn turn = wait_for_turn();
-  if (is_open_)
-    fail("backward", "expected no gradient for a leaf whose sink is open: a backward within a backward comes before Backward::sink");
   finish_deferred();
   if (!gradient_.defined()) {
     // If there is no graph to keep, the gradient must own its memory: the incoming tensor may be visible elsewhere.
@@ -89,9 +66,8 @@ void GradientSink::add(const Tensor& incoming) {
     write_zeros();
     gradient_ = detail::sum_of_gradients(gradient_, incoming);
     is_exact_ = false;
-  } else if (is_zero()) {
+  } else if (take_zeros()) {
     detail::copy_gradient(incoming, gradient_);
-    forget_zeros();
   } else if (adds_exactly() && gradient_.is_contiguous()) {
     if (!is_exact_ && exact_.defined()) detail::copy_gradient(gradient_, exact_);
     detail::add_gradient_exactly(incoming, gradient_, exact_);
@@ -112,72 +88,61 @@ bool GradientSink::adds_exactly() const {
 }
 
 void GradientSink::on_ready(Hook hook) {
-  const Turn turn = wait_for_turn();
   set_read();
   hooks_.push_back(std::make_shared<const Hook>(std::move(hook)));
 }
 
 bool GradientSink::announce(const Tensor& leaf) {
-  Turn turn = wait_for_turn();
   // A pass that overwrites the gradient may be recorded, and another one that adds to it: the recorded addition reads the sum.
-  if (exact_.defined() && !is_exact_ && gradient_.defined() && !is_zero() && gradient_.device() != cpu) {
+  if (exact_.defined() && !is_exact_ && gradient_.defined() && gradient_.device() != cpu) {
     detail::copy_gradient(gradient_, exact_);
     is_exact_ = true;
   }
   is_final_ = true;
-  const auto hooks = hooks_;  // copied, because a hook may add one
   bool is_unread = false;
-  if (!is_read_.load(std::memory_order_relaxed)) {
-    const std::uint64_t steps = LazyZerosOfThread::get().optimizer_steps + 1;
+  if (!is_read_) {
+    const std::uint64_t steps = LeafWriter::of_thread().optimizer_steps + 1;
     if (unread_since_ == 0) unread_since_ = steps;
-    is_unread = steps >= unread_since_ + 2;
-    if (is_unread) set_read();
+    is_read_ = is_unread = steps >= unread_since_ + 2;
   }
-  turn.unlock();
   if (backend::observer) backend::tell([&](backend::Observer& told) { told.on_gradient(leaf); });
+  const auto hooks = hooks_;  // copied, because a hook may add one
   for (const auto& hook : hooks) (*hook)(leaf);
   return is_unread;
 }
 
-void count_optimizer_step() { ++GradientSink::LazyZerosOfThread::get().optimizer_steps; }
-
-void GradientSink::forget_zeros() {
-  if (!zeros_) return;
-  {
-    const std::lock_guard lock(zeros_->mutex);
-    zeros_->sink = nullptr;
-  }
-  zeros_ = nullptr;
+bool GradientSink::take_zeros() {
+  const std::lock_guard lock(leaves_mutex);
+  if (!zeroed_by_) return false;
+  zeroed_by_->zeroed_.erase(this);
+  zeroed_by_ = nullptr;
+  return true;
 }
 
 void GradientSink::write_zeros() {
-  if (!is_zero()) return;
-  fill_with_zeros({gradient_});
-  forget_zeros();
+  if (take_zeros()) fill_with_zeros({gradient_});
 }
 
-void GradientSink::finish_deferred() {
-  if (LeafWriter* const writer = deferred_in_.load(std::memory_order_relaxed)) writer->finish();
+bool GradientSink::is_deferred() const {
+  const kernels::DeferredSums& sums = LeafWriter::of_thread().sums_;
+  return !sums.is_empty() && gradient_.defined() && sums.has_sum_to(gradient_.view());
+}
+
+void GradientSink::finish_deferred() const {
+  if (is_deferred()) LeafWriter::of_thread().finish();
 }
 
 void write_lazy_zeros() {
-  const auto marks = std::exchange(GradientSink::LazyZerosOfThread::get().marks, {});
+  LeafWriter& writer = LeafWriter::of_thread();
   Tensors gradients;
-  std::vector<GradientSink::Turn> turns;
-  const auto take = [&](GradientSink::LazyZeros& mark) {
-    const std::lock_guard lock(mark.mutex);  // a thread that has the sink may wait for it, so do not wait for the sink here
-    GradientSink* const sink = mark.sink;
-    if (!sink) return true;
-    GradientSink::Turn turn = sink->try_turn();
-    if (!turn) return false;
+  // Held until the zeros are written: a thread whose pass claims one of these leaves then finds them.
+  const std::lock_guard lock(leaves_mutex);
+  std::erase_if(writer.zeroed_, [&](GradientSink* sink) {
+    if (sink->owner_ && sink->owner_ != &writer) return false;
     gradients.push_back(sink->gradient_);
-    mark.sink = nullptr;
-    sink->zeros_ = nullptr;
-    turns.push_back(std::move(turn));
+    sink->zeroed_by_ = nullptr;
     return true;
-  };
-  for (const auto& mark : marks)
-    while (!take(*mark)) std::this_thread::yield();
+  });
   fill_with_zeros(std::move(gradients));
 }
 
@@ -190,57 +155,61 @@ void start_from_zeros(std::initializer_list<GradientTarget*> targets) {
   fill_with_zeros(std::move(gradients));
 }
 
-LeafWriter::LeafWriter(Device device) : sums_(context().stream(device)) {}
+LeafWriter& LeafWriter::of_thread() {
+  Ref<RefCounted>& slot = context().leaf_writer;
+  if (!slot) slot = make_ref<LeafWriter>();
+  return static_cast<LeafWriter&>(*slot);
+}
 
-LeafWriter::~LeafWriter() {
-  abandon();
-  if (deferred_.empty()) return;
+std::size_t LeafWriter::begin() {
+  if (!open_.empty())
+    fail("backward", "expected no gradient for a leaf whose sink is open: a backward within a backward comes before Backward::sink");
+  ++passes;
+  return claimed_.size();
+}
+
+void LeafWriter::end(std::size_t claimed_before) noexcept {
+  open_.clear();
   try {
     finish();
   } catch (...) {  // the exception that ended the pass is more informative
-    for (const Opened& leaf : deferred_) leaf.sink->deferred_in_ = nullptr;
   }
+  {
+    const std::lock_guard lock(leaves_mutex);
+    for (std::size_t i = claimed_before; i < claimed_.size(); ++i) sink_of(claimed_[i]).owner_ = nullptr;
+  }
+  claimed_.resize(claimed_before);
+  --passes;
 }
 
-GradientTarget LeafWriter::open(const Tensor& leaf, const Ref<Node>& node) {
-  GradientSink* const sink = autograd_state(leaf)->sink.load(std::memory_order_acquire);
-  GradientSink::Turn turn = sink ? sink->try_turn() : GradientSink::Turn();
-  if (!turn || sink->is_open_ || !sink->gradient_.defined() || !sink->gradient_.is_contiguous()) return {};
-  sink->finish_deferred();
-  if (!sink->is_zero() && sink->adds_exactly()) return {};
-  if (open_.empty()) sums_before_ = sums_.count();
-  ++sink->rounded_sums_;
-  sink->is_open_ = true;
-  open_.push_back({node, sink, sink->gradient_, std::move(turn)});
-  sink->gradient_.impl().storage->bump_version();
-  const bool may_defer = sink->gradient_.device() == sums_.stream().device;
-  return {sink->gradient_, sink->is_zero() ? Write::overwrite : Write::accumulate, may_defer ? &sums_ : nullptr, false};
+GradientSink& LeafWriter::claim(const Ref<Node>& node) {
+  GradientSink& sink = sink_of(node);
+  const std::lock_guard lock(leaves_mutex);
+  if (sink.owner_ == this) return sink;
+  if (sink.owner_)
+    fail("backward", "expected a leaf that no other thread's backward adds to but one of shape " + to_string(node->leaf()->shape()) +
+                         " is in use: let the threads take turns, or give each its own copy of the model");
+  claimed_.push_back(node);
+  sink.owner_ = this;
+  return sink;
+}
+
+GradientTarget LeafWriter::open(const Ref<Node>& node) {
+  GradientSink& sink = claim(node);
+  const Tensor& gradient = sink.gradient_;
+  if (!gradient.defined() || !gradient.is_contiguous() || std::find(open_.begin(), open_.end(), node) != open_.end()) return {};
+  sink.finish_deferred();
+  const bool is_zero = bool(sink.zeroed_by_);
+  if (!is_zero && sink.adds_exactly()) return {};
+  ++sink.rounded_sums_;
+  open_.push_back(node);
+  gradient.impl().storage->bump_version();
+  return {gradient, is_zero ? Write::overwrite : Write::accumulate, sums_.for_stream(context().stream(gradient.device())), false};
 }
 
 std::vector<Ref<Node>> LeafWriter::close() {
-  std::vector<Ref<Node>> written;
-  for (Opened& leaf : open_) {
-    leaf.sink->is_open_ = false;
-    leaf.sink->forget_zeros();
-    written.push_back(leaf.node);
-    const std::size_t bytes = static_cast<std::size_t>(leaf.gradient.numel()) * size_of(leaf.gradient.dtype());
-    if (!sums_.has_sum_to(leaf.gradient.view().data, bytes, sums_before_)) continue;
-    leaf.sink->deferred_in_ = this;
-    deferred_.push_back(std::move(leaf));
-  }
-  open_.clear();
-  return written;
-}
-
-void LeafWriter::abandon() noexcept {
-  for (const Opened& leaf : open_) leaf.sink->is_open_ = false;
-  open_.clear();
-}
-
-void LeafWriter::finish() {
-  sums_.finish();
-  for (const Opened& leaf : deferred_) leaf.sink->deferred_in_ = nullptr;
-  deferred_.clear();
+  for (const Ref<Node>& node : open_) sink_of(node).take_zeros();
+  return std::exchange(open_, {});
 }
 
 }  // namespace tern

@@ -1,8 +1,7 @@
 #pragma once
-#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include "autodiff/gradient_target.h"
@@ -27,17 +26,12 @@ class LeafWriter;
 /// the next time; a gradient that one pass writes needs none.
 /// When all contributions of a pass are in, and summed, the leaf is ready: hooks are called, once for each pass and leaf that gradients
 /// reached, by any path. A leaf with hooks uses the same kernels as one without.
-/// Passes of several threads may reach one leaf: each holds the sink while it adds to it, or while it is open or deferred. A kernel that
-/// finds it held by another thread writes to new memory, and its pass adds that when it gets the sink: all contributions arrive, in no
-/// fixed order, so the last bits may differ. A thread adds up its own deferred sums before it waits, so it never holds a sink that another
-/// waits for. On a GPU the threads must order their streams themselves, as for all shared memory.
+/// A leaf belongs to one thread's pass at a time, from its first gradient to the end of that pass: a pass of another thread that reaches
+/// it throws. So nothing here waits, and one mutex, of all leaves, is held for no longer than it takes to claim one.
 class GradientSink {
  public:
-  GradientSink() = default;
-  ~GradientSink() {
-    const auto turn = wait_for_turn();
-    forget_zeros();
-  }
+  GradientSink();
+  ~GradientSink();
   GradientSink(const GradientSink&) = delete;
   GradientSink& operator=(const GradientSink&) = delete;
 
@@ -52,9 +46,8 @@ class GradientSink {
   /// Accumulates a gradient: takes it over if there is none, adds in place if there is one (so that a slice of a flat buffer stays one),
   /// and makes a new tensor if the sum itself is recorded.
   void add(const Tensor& incoming);
-
-  /// True if the writer's pass has left partial sums of this leaf that are not added up yet.
-  bool is_deferred_in(const LeafWriter& writer) const { return deferred_in_.load(std::memory_order_relaxed) == &writer; }
+  /// True if partial sums of the gradient are not added up yet.
+  bool is_deferred() const;
 
   using Hook = std::function<void(const Tensor&)>;  ///< called with the leaf
   /// Adds a hook, called by announce(); it cannot be removed. See on_gradient_ready.
@@ -63,47 +56,61 @@ class GradientSink {
   /// has stepped, once for each leaf: see Note [Unread gradients].
   bool announce(const Tensor& leaf);
   /// Marks the gradient as one that is read: by an optimizer, which need not call get().
-  void set_read() { is_read_.store(true, std::memory_order_relaxed); }
+  void set_read() { is_read_ = true; }
 
  private:
   friend class LeafWriter;
   friend void write_lazy_zeros();
-  friend void count_optimizer_step();
-  /// Entry in the list of the thread that zeroed the gradient; `sink` is null once the zeros are written or dropped.
-  struct LazyZeros final : RefCounted {
-    explicit LazyZeros(GradientSink* of) : sink(of) {}
-    std::mutex mutex;  ///< held to set `sink` to null, and to use the sink, which then stays alive
-    std::atomic<GradientSink*> sink;
-  };
-  struct LazyZerosOfThread;
-  using Turn = std::unique_lock<std::recursive_mutex>;
-
-  /// Locks the sink for this thread, for the lifetime of the result.
-  Turn wait_for_turn() const;
-  /// The same without waiting: a lock that owns nothing if another thread has the sink.
-  Turn try_turn() const { return Turn(mutex_, std::try_to_lock); }
-  bool is_zero() const { return bool(zeros_); }
   /// Forgets what the gradient was the sum of.
   void begin_sum();
   /// True if an addition to the gradient goes to the exact sum.
   bool adds_exactly() const;
-  void forget_zeros();
+  /// True if the gradient stood for zeros, which are then the caller's to write or to overwrite.
+  bool take_zeros();
   void write_zeros();
-  /// Adds up the deferred sums.
-  void finish_deferred();
+  void finish_deferred() const;
 
-  mutable std::recursive_mutex mutex_;  ///< recursive: a pass within a pass has the lock of the outer one
   Tensor gradient_;
-  Ref<LazyZeros> zeros_;
-  std::atomic<LeafWriter*> deferred_in_{nullptr};  ///< writer of the pass that holds deferred sums of this leaf, or null
-  bool is_open_ = false;
-  Tensor exact_;           ///< memory of the f32 sum of a 16-bit gradient; undefined until it is needed
-  bool is_exact_ = false;  ///< the gradient is exact_ rounded
-  bool is_final_ = false;  ///< a pass has ended that wrote to the gradient
-  int rounded_sums_ = 0;   ///< contributions that were rounded one by one
+  const LeafWriter* owner_ = nullptr;  ///< writer of the thread whose pass the leaf belongs to, or null
+  Ref<LeafWriter> zeroed_by_;          ///< writer of the thread that zeroed the gradient, if it stands for zeros
+  Tensor exact_;                       ///< memory of the f32 sum of a 16-bit gradient; undefined until it is needed
+  bool is_exact_ = false;              ///< the gradient is exact_ rounded
+  bool is_final_ = false;              ///< a pass has ended that wrote to the gradient
+  bool is_read_ = false;               ///< get() was called, the leaf has a hook or is an optimizer's, or it was reported
+  int rounded_sums_ = 0;               ///< contributions that were rounded one by one
+  std::uint64_t unread_since_ = 0;     ///< 1 + optimizer steps of the thread at the first unread gradient; 0: there was none
   std::vector<std::shared_ptr<const Hook>> hooks_;
-  std::atomic<bool> is_read_{false};  ///< get() was called, the leaf has a hook or is an optimizer's, or it was reported
-  std::uint64_t unread_since_ = 0;    ///< 1 + optimizer steps of the thread at the first unread gradient; 0: there was none
+};
+
+/// Writer of a thread's backward passes into the sinks of leaves; in the thread's context.
+class LeafWriter final : public RefCounted {
+ public:
+  static LeafWriter& of_thread();
+
+  /// Begins a pass. Returns the number of leaves that the passes around it have claimed. Throws Error in a call that has opened a sink.
+  std::size_t begin();
+  /// Ends a pass. Deferred sums that an exception left behind are added up, and what the last call has opened is as it was.
+  void end(std::size_t claimed_before) noexcept;
+
+  /// Sink of the node's leaf, which belongs to this thread until the pass ends. Throws Error if it is another thread's.
+  GradientSink& claim(const Ref<Node>& node);
+  /// Target in the gradient of the node's leaf, for the running backward call; none if the leaf has no contiguous gradient, or one that is
+  /// an exact sum, or the call has taken it already.
+  GradientTarget open(const Ref<Node>& node);
+  /// Ends a backward call that has returned. Returns the nodes of the leaves that it wrote to.
+  std::vector<Ref<Node>> close();
+  /// Adds up the deferred sums.
+  void finish() { sums_.finish(); }
+
+  std::uint64_t optimizer_steps = 0;  ///< of this thread: Note [Unread gradients]
+  int passes = 0;                     ///< passes that are running, one within the other
+
+ private:
+  friend class GradientSink;
+  friend void write_lazy_zeros();
+  kernels::DeferredSums sums_;
+  std::vector<Ref<Node>> open_, claimed_;
+  std::unordered_set<GradientSink*> zeroed_;
 };
 
 /// Note [Unread gradients]
@@ -112,42 +119,9 @@ class GradientSink {
 /// this thread, and no optimizer has it, no hook waits for it and Tensor::grad() never read it. An input whose gradient a program
 /// inspects, a second optimizer's parameter and a frozen tensor are therefore never reported; nor is a parameter that a function which
 /// reads all gradients was given, such as clip_grad_norm, or that is trained in replays of a captured step alone.
-void count_optimizer_step();
 
 /// Writes the lazy zeros of gradients that this thread zeroed, with one fill for those that are adjacent in memory. Call it before and
-/// after work that is captured, where memory must have its actual content.
+/// after work that is captured, where memory must have its actual content. A leaf that belongs to another thread's pass is left to it.
 void write_lazy_zeros();
-
-/// Writer of one backward pass into the sinks of leaves. It lives in the thread of the pass.
-class LeafWriter {
- public:
-  /// For a pass on the device's current stream: context().leaf_writer points to it until it ends.
-  explicit LeafWriter(Device device);
-  /// Adds up the sums that an exception left behind.
-  ~LeafWriter();
-
-  /// Target in a leaf's gradient, for the running backward call; none if the leaf has no contiguous gradient, or one that is an exact sum,
-  /// or the call has taken it already. `node` is the leaf's node in the graph.
-  GradientTarget open(const Tensor& leaf, const Ref<Node>& node);
-  /// Ends a backward call that has returned, or thrown. Returns the nodes of the leaves that it wrote to.
-  std::vector<Ref<Node>> close();
-  /// Undoes a call that has thrown: what it has opened is as it was, lazy zeros included.
-  void abandon() noexcept;
-  /// Adds up the deferred sums.
-  void finish();
-
- private:
-  struct Opened {
-    Ref<Node> node;  // keeps the sink alive
-    GradientSink* sink;
-    Tensor gradient;
-    GradientSink::Turn turn;
-  };
-  friend class GradientSink;
-  kernels::DeferredSums sums_;
-  std::size_t sums_before_ = 0;  ///< number of deferred sums when the running backward call began
-  std::vector<Opened> open_, deferred_;
-  ScopedValue<LeafWriter*> scope_{context().leaf_writer, this};
-};
 
 }  // namespace tern

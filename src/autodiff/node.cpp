@@ -18,19 +18,17 @@ AutogradState& ensure_autograd_state(const Tensor& x) {
 }
 
 GradientSink& gradient_sink(const Tensor& leaf) {
-  AutogradState& state = ensure_autograd_state(leaf);
-  GradientSink* sink = state.sink.load(std::memory_order_acquire);
-  if (sink) return *sink;
-  auto made = std::make_unique<GradientSink>();
-  if (state.sink.compare_exchange_strong(sink, made.get(), std::memory_order_acq_rel)) return *made.release();
-  return *sink;  // another thread created it first
+  std::unique_ptr<GradientSink>& sink = ensure_autograd_state(leaf).sink;
+  if (!sink) sink = std::make_unique<GradientSink>();
+  return *sink;
 }
 
 // Note [Threads and leaves]
 // Threads may run a model's forward and backward at the same time, each on its own graph; they share the leaves. A leaf's accumulator,
 // which the graphs own together, may be destroyed in one thread while another looks it up, so both take a lock, and the look-up only takes
-// a reference to one that is not about to be destroyed. Gradients meet in the sink: Note [Gradient sink]. Not allowed from several threads
-// at once: a backward through one graph, and edits of a leaf (an optimizer's step, set_requires_grad) while it is in use.
+// a reference to one that is not about to be destroyed. A leaf takes gradients from one thread at a time: Note [Gradient sink]. Not allowed
+// from several threads at once: a backward through one graph, and edits of a leaf (an optimizer's step, set_requires_grad, a hook) while it
+// is in use.
 
 /// Node at which a leaf's gradients arrive. The leaf's state does not own it: it lives as long as a graph needs it.
 struct AccumulateGrad final : Node {
@@ -176,7 +174,7 @@ void Backward::fail_index(const char* what, std::size_t index, std::size_t count
 GradientTarget Backward::sink(std::size_t input) const {
   const Ref<Node>& node = edge(input).node;
   const Tensor* const leaf = leaves_ && node ? node->leaf() : nullptr;
-  return leaf ? leaves_->open(*leaf, node) : GradientTarget{};
+  return leaf ? leaves_->open(node) : GradientTarget{};
 }
 
 GradientTarget Backward::sink(std::size_t input, const Shape& shape, const Tensor& like) const {
@@ -221,6 +219,7 @@ Tensor& Tensor::set_requires_grad(bool requires_grad) {
   if (!is_leaf()) fail("set_requires_grad", "expected a leaf: detach() gives one");
   if (requires_grad && !is_floating(dtype())) fail("set_requires_grad", fmt::format("expected a floating dtype but got {}", name(dtype())));
   ensure_autograd_state(*this).requires_grad = requires_grad;  // also for a frozen tensor, which then has an autograd state
+  if (requires_grad) gradient_sink(*this);                     // now, because several threads may look for it later
   return *this;
 }
 
@@ -231,8 +230,7 @@ bool Tensor::is_leaf() const {
 
 Tensor Tensor::grad() const {
   const AutogradState* state = autograd_state(*this);
-  GradientSink* const sink = state ? state->sink.load(std::memory_order_acquire) : nullptr;
-  return sink ? sink->get() : Tensor();
+  return state && state->sink ? state->sink->get() : Tensor();
 }
 
 void Tensor::set_grad(const Tensor& gradient) {

@@ -12,6 +12,7 @@ namespace tern {
 
 struct Node;
 class Backward;
+class LeafWriter;
 
 /// Edge of the graph, along which a gradient flows: to an output of the op that `node` records, or to the leaf that it accumulates into.
 struct Edge {

@@ -87,8 +87,7 @@ std::vector<NamedTensor> named_masters(const Module& module) {
 
 void zero_grad(const Tensors& parameters) {
   for (const Tensor& x : parameters)
-    if (const AutogradState* const state = autograd_state(x))
-      if (GradientSink* const sink = state->sink.load(std::memory_order_acquire)) sink->clear();
+    if (const AutogradState* const state = autograd_state(x); state && state->sink) state->sink->clear();
 }
 
 void zero_grad(const Module& module) { zero_grad(parameters(module)); }

@@ -1,5 +1,6 @@
 #include "parallel/sharded_parameters.h"
 
+#include "autodiff/gradient_sink.h"
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
@@ -94,7 +95,7 @@ void ShardedParameters::fetch(std::size_t number, Kind kind) {
          "expected a step as written, but a graph is being recorded: the memory of sharded parameters is at other addresses in each step");
   Unit& unit = units_[number];
   install(unit, kind);
-  const bool is_values = kind != &Unit::masters, is_backward = context().leaf_writer;
+  const bool is_values = kind != &Unit::masters, is_backward = LeafWriter::of_thread().passes > 0;
   if (!is_backward && (unit.is_block || !is_values)) {
     (is_values ? last_values_ : last_masters_) = number;
     if (!context().after_op) context().after_op = this;

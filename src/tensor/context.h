@@ -13,7 +13,6 @@ struct ModuleFrame;
 class ModuleNames;
 class Autocast;
 struct ScopeLink;
-class LeafWriter;
 class SavedTensorHooks;
 struct ForwardLevel;
 
@@ -46,11 +45,10 @@ struct Context {
   Device factory_device = cpu;                               ///< device of new tensors, unless one is given; see DeviceScope
   Generator generator;                                       ///< this thread's random number generator
   Autocast* autocast = nullptr;                              ///< innermost Autocast scope; see ops/autocast.h
-  Ref<RefCounted> lazy_zeros;                                ///< gradients that were zeroed lazily: see Note [Gradient sink]
   const ModuleFrame* scope = nullptr;                        ///< innermost running module
   const ModuleNames* names = nullptr;                        ///< paths of modules, in anomaly mode or with a memory history
   ScopeLink* scopes = nullptr;                               ///< innermost ScopedValue of this thread
-  LeafWriter* leaf_writer = nullptr;                         ///< that of the innermost backward pass that adds to leaves
+  Ref<RefCounted> leaf_writer;                               ///< LeafWriter of this thread, or null: see Note [Gradient sink]
   SavedTensorHooks* saved_tensor_hooks = nullptr;            ///< pack the tensors that ops save for backward; see autodiff/saved_tensor.h
   ForwardLevel* forward = nullptr;                           ///< innermost jvp whose tangents ops carry if `grad`; see autodiff/forward.h
   bool tangents_only = false;                                ///< ops carry tangents, but are not recorded

@@ -268,7 +268,7 @@ void Optimizer::step(const GradientScale& scale) {
                        "after the optimizer was created? copy_ into a parameter, and do not assign to it",
                        i, to_string(states_[i].parameter.shape())));
   if (!is_laid_out()) lay_out();
-  count_optimizer_step();
+  ++LeafWriter::of_thread().optimizer_steps;
   if (exchange_) exchange_->begin();
   for (Segment& segment : segments_) refresh_master(segment);
   if (scale.advance.defined()) add_(steps_, scale.advance);

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tensor/storage.h"
@@ -29,8 +30,13 @@ void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream);
 /// those of the CPU, add up at once.
 class DeferredSums {
  public:
-  explicit DeferredSums(Stream stream) : stream_(stream) {}
+  explicit DeferredSums(Stream stream = {cpu}) : stream_(stream) {}
   Stream stream() const { return stream_; }
+  /// These sums for kernels of the stream, or null while sums of another stream are pending.
+  DeferredSums* for_stream(Stream stream) {
+    if (is_empty()) stream_ = stream;
+    return stream.device == stream_.device && stream.handle == stream_.handle ? this : nullptr;
+  }
 
   /// Memory for partial sums, kept until they are added up, which happens here once they would take more than 16 MiB.
   void* memory(std::size_t bytes) {
@@ -39,32 +45,28 @@ class DeferredSums {
     bytes_ += bytes;
     return memory_.emplace_back(make_ref<Storage>(std::max<std::size_t>(bytes, 1), stream_))->data();
   }
-  void add(const PartialSum& sum) {
-    sums_.push_back(sum);
-    ++count_;
-  }
+  void add(const PartialSum& sum) { sums_.push_back(sum); }
   /// Queues the additions. Results are valid only after this.
   void finish() {
-    if (!sums_.empty()) on(stream_.device, [&](auto dev) { add_partial_sums(dev, sums_, stream_); }, "sum_gradients");
-    sums_.clear();
+    std::vector<PartialSum> sums = std::exchange(sums_, {});
+    if (!sums.empty()) on(stream_.device, [&](auto dev) { add_partial_sums(dev, sums, stream_); }, "sum_gradients");
     memory_.clear();
     bytes_ = 0;
   }
 
-  /// Number of sums added so far.
-  std::size_t count() const { return count_; }
-  /// True if a sum added after the first `since` is pending and goes to memory in [begin, begin + bytes).
-  bool has_sum_to(const void* begin, std::size_t bytes, std::size_t since) const {
-    const std::size_t fresh = std::min(count_ - since, sums_.size());
-    return std::any_of(sums_.end() - static_cast<std::ptrdiff_t>(fresh), sums_.end(),
-                       [=](const PartialSum& sum) { return sum.to >= begin && sum.to < static_cast<const std::byte*>(begin) + bytes; });
+  bool is_empty() const { return sums_.empty(); }  ///< no sum is pending
+  /// True if a pending sum goes to the memory of x, which is contiguous.
+  bool has_sum_to(const View& x) const {
+    const auto* const begin = static_cast<const std::byte*>(x.data);
+    const std::size_t bytes = static_cast<std::size_t>(x.numel()) * size_of(x.dtype);
+    return std::any_of(sums_.begin(), sums_.end(), [=](const PartialSum& sum) { return sum.to >= begin && sum.to < begin + bytes; });
   }
 
  private:
   Stream stream_;
   std::vector<PartialSum> sums_;
   std::vector<Ref<Storage>> memory_;
-  std::size_t bytes_ = 0, count_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace tern::kernels
