@@ -16,13 +16,6 @@ namespace tern {
 
 namespace {
 
-/// Output of a node whose gradient is required.
-struct Wanted {
-  const Node* node;
-  std::uint32_t output;
-  std::size_t input;  ///< index of grad()'s input
-};
-
 /// Reports a node's backward function to observers.
 class ObservedBackward : backend::ObservedScope {
  public:
@@ -59,8 +52,8 @@ Tensors observed_gradients_of(Node& node, const Backward& call) {
 
 class Pass {
  public:
-  /// `leaves` is null if gradients do not go to leaves.
-  Pass(std::vector<Wanted> wanted, LeafWriter* leaves, bool retain_graph)
+  /// `wanted`: edges whose gradients run() returns. `leaves` is null if gradients do not go to leaves.
+  Pass(std::vector<Edge> wanted, LeafWriter* leaves, bool retain_graph)
       : wanted_(std::move(wanted)), retain_graph_(retain_graph), leaves_(leaves), claimed_before_(leaves ? leaves->begin() : 0) {}
   ~Pass() {
     if (leaves_) leaves_->end(claimed_before_);
@@ -82,8 +75,8 @@ class Pass {
 
   /// Runs the pass over nodes in descending sequence order: when a node is reached, all nodes that use its outputs have been, because a
   /// node can only use outputs of nodes recorded before it.
-  Tensors run(std::size_t inputs) {
-    Tensors results(inputs);
+  Tensors run() {
+    Tensors results(wanted_.size());
     while (!queue_.empty()) {
       std::pop_heap(queue_.begin(), queue_.end(), earlier);
       const Ref<Node> node = std::move(queue_.back());
@@ -92,8 +85,8 @@ class Pass {
       std::vector<Arrived> arrived = std::move(buffers_.extract(node.get()).mapped());
       for (Arrived& slot : arrived) gradients.push_back(std::move(slot.sum));
       bool is_wanted = false;
-      for (const Wanted& wanted : wanted_)
-        if (wanted.node == node.get()) results[wanted.input] = gradients[wanted.output], is_wanted = true;
+      for (std::size_t i = 0; i < wanted_.size(); ++i)
+        if (wanted_[i].node == node) results[i] = gradients[wanted_[i].output], is_wanted = true;
       if (!is_wanted || !ends_at_wanted_) step(node, gradients);
     }
     if (!deferred_.empty()) leaves_->finish();
@@ -167,7 +160,7 @@ class Pass {
                      unread_.size(), unread_.size() == 1 ? "" : "s", shapes, unread_.size() > 3 ? " ..." : ""));
   }
 
-  std::vector<Wanted> wanted_;
+  std::vector<Edge> wanted_;
   bool retain_graph_, ends_at_wanted_ = false;
   LeafWriter* leaves_;
   std::size_t claimed_before_;       ///< number of leaves that the passes around this one have claimed
@@ -185,12 +178,10 @@ std::string unrecorded_by_jvp() {
 Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool accumulate, bool retain_graph, bool create_graph) {
   if (grad_outputs.size() != 0 && grad_outputs.size() != outputs.size())
     fail("backward", fmt::format("expected {} gradients of outputs but got {}", outputs.size(), grad_outputs.size()));
-  std::vector<Wanted> wanted;
-  std::vector<Edge> wanted_edges;  // keeps a leaf's accumulator alive
+  std::vector<Edge> wanted;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    wanted_edges.push_back(edge_of(inputs[i]));
-    if (!wanted_edges.back().node) fail("grad", fmt::format("expected input {} to require a gradient", i) + unrecorded_by_jvp());
-    wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});
+    wanted.push_back(edge_of(inputs[i]));
+    if (!wanted.back().node) fail("grad", fmt::format("expected input {} to require a gradient", i) + unrecorded_by_jvp());
   }
   // Within jvp the gradients carry tangents, which leaves' sinks and flat buffers cannot hold.
   const auto any_carries = [](const TensorList& list) { return std::any_of(list.begin(), list.end(), detail::carries_tangent); };
@@ -221,7 +212,7 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
     check_one_device("backward", {&y, &gradient});
     pass.feed(edge, gradient);
   }
-  return pass.run(inputs.size());
+  return pass.run();
 }
 
 }  // namespace
@@ -233,8 +224,7 @@ Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Ten
   }
   // The reference gets separate handles, at which the pass ends: one input may be computed from another.
   Tensors own = inputs, outputs;
-  std::vector<Wanted> wanted;
-  std::vector<Edge> wanted_edges;
+  std::vector<Edge> wanted(inputs.size());
   {
     const GradMode recorded(true);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -242,8 +232,7 @@ Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Ten
       own[i] = record("input", inputs[i].detach(), {inputs[i]}, {}, Symmetric{},
                       [](const Backward& gradient) -> Tensors { return {gradient.grad()}; });
       if (!own[i].requires_grad()) own[i].set_requires_grad();
-      wanted_edges.push_back(edge_of(own[i]));
-      wanted.push_back({wanted_edges.back().node.get(), wanted_edges.back().output, i});
+      wanted[i] = edge_of(own[i]);
     }
     outputs = reference(own);
   }
@@ -251,7 +240,7 @@ Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Ten
   pass.end_at_wanted();
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (const Edge edge = edge_of(outputs[i]); edge.node && call.grad(i).defined()) pass.feed(edge, call.grad(i));
-  return pass.run(inputs.size());
+  return pass.run();
 }
 
 Tensors grad(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool create_graph, bool retain_graph) {

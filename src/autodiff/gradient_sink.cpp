@@ -79,12 +79,12 @@ void GradientSink::add(const Tensor& incoming) {
 }
 
 void GradientSink::begin_sum() {
-  is_exact_ = is_final_ = false;
+  is_exact_ = false;
   rounded_sums_ = 0;
 }
 
 bool GradientSink::adds_exactly() const {
-  return detail::needs_exact_sum(gradient_.dtype()) && (is_exact_ || is_final_ || rounded_sums_ >= kernels::max_rounded_sums);
+  return detail::needs_exact_sum(gradient_.dtype()) && (is_exact_ || rounded_sums_ >= kernels::max_rounded_sums);
 }
 
 void GradientSink::on_ready(Hook hook) {
@@ -98,7 +98,7 @@ bool GradientSink::announce(const Tensor& leaf) {
     detail::copy_gradient(gradient_, exact_);
     is_exact_ = true;
   }
-  is_final_ = true;
+  rounded_sums_ = kernels::max_rounded_sums;  // another pass adds exactly
   bool is_unread = false;
   if (!is_read_) {
     const std::uint64_t steps = LeafWriter::of_thread().optimizer_steps + 1;

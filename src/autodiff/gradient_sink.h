@@ -75,9 +75,8 @@ class GradientSink {
   Ref<LeafWriter> zeroed_by_;          ///< writer of the thread that zeroed the gradient, if it stands for zeros
   Tensor exact_;                       ///< memory of the f32 sum of a 16-bit gradient; undefined until it is needed
   bool is_exact_ = false;              ///< the gradient is exact_ rounded
-  bool is_final_ = false;              ///< a pass has ended that wrote to the gradient
   bool is_read_ = false;               ///< get() was called, the leaf has a hook or is an optimizer's, or it was reported
-  int rounded_sums_ = 0;               ///< contributions that were rounded one by one
+  int rounded_sums_ = 0;               ///< contributions that were rounded one by one, or the most that may be
   std::uint64_t unread_since_ = 0;     ///< 1 + optimizer steps of the thread at the first unread gradient; 0: there was none
   std::vector<std::shared_ptr<const Hook>> hooks_;
 };
