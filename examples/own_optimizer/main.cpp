@@ -1,4 +1,4 @@
-// An optimizer of one's own: Signum (Bernstein et al., 2018), which steps by the sign of the momentum. What the base class does is layout:
+// An optimizer of one's own: Signum (Bernstein et al., 2018), which steps by the sign of the momentum. train::OptimizerOf does the layout:
 // groups, flat buffers, moments that follow parameters, checkpoints. A rule gets one-dimensional views and writes them by ops.
 // expected.txt is what this prints.
 #include <tern/tern.h>
@@ -9,32 +9,27 @@ using namespace tern;
 
 namespace {
 
-class Signum final : public train::Optimizer {
- public:
-  Signum(const Tensors& parameters, double lr, double momentum) : Optimizer({"momentum"}), momentum_(momentum) {
-    add_parameters(parameters, lr);
-  }
-
- protected:
+struct SignumOptions {
+  double lr = 0.01, momentum = 0.9;
+  std::vector<std::string> moments() const { return {"momentum"}; }
   // Parameters of 16 bits have their values in a master of float32; f64 parameters have moments of f64.
-  void update_segment(std::size_t group, const SegmentViews& segment, const train::GradientScale& scale) override {
-    const Tensor &value = segment.master.defined() ? segment.master : segment.parameter, &moment = segment.moments[0];
+  void update(const train::ParameterRange& range) const {
+    const Tensor &value = range.master.defined() ? range.master : range.parameter, &moment = range.moments[0];
+    const Tensor &factor = range.scale.factor, &advance = range.scale.advance;
     const DType kept = value.dtype();
-    Tensor gradient = cast(segment.gradient, kept);
-    if (scale.factor.defined()) gradient = gradient * cast(scale.factor, kept);  // a clip, or a loss scale that is taken out
-    const Tensor mean = momentum_ * moment + (1 - momentum_) * gradient;
-    const Tensor updated = value - cast(lr(group), kept) * sign(mean);  // the rate is a tensor on the device: nothing waits
+    Tensor gradient = cast(range.gradient, kept);
+    if (factor.defined()) gradient = gradient * cast(factor, kept);  // a clip, or a loss scale that is taken out
+    const Tensor mean = momentum * moment + (1 - momentum) * gradient;
+    const Tensor updated = value - cast(range.lr, kept) * sign(mean);  // the rate is a tensor on the device: nothing waits
     const auto write = [&](const Tensor& target, const Tensor& result) {
-      copy_(target, scale.advance.defined() ? where(ne(scale.advance, 0), result, target) : result);  // 0: an overflow, to be left out
+      copy_(target, advance.defined() ? where(ne(advance, 0), result, target) : result);  // 0: an overflow, to be left out
     };
     write(moment, mean);
     write(value, updated);
-    if (segment.master.defined()) copy_(segment.parameter, value);
+    if (range.master.defined()) copy_(range.parameter, value);
   }
-
- private:
-  double momentum_;
 };
+using Signum = train::OptimizerOf<SignumOptions>;
 
 struct Net final : nn::Module {
   nn::Linear in{2, 32}, out{32, 1};
@@ -51,7 +46,7 @@ void fit(const char* name, train::Precision precision) {
   Net net;
   train::set_precision(net, precision);
   nn::flatten_parameters(net);
-  Signum optimizer(nn::parameters(net), 0.01, 0.9);
+  Signum optimizer(nn::parameters(net), {.lr = 0.01, .momentum = 0.9});
   const DType dtype = net.in.weight.dtype();
   const Tensor x = rand({128, 2}, -1, 1), y = select(x, 1, 0) * select(x, 1, 1);
   double first = 0, last = 0;

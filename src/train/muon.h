@@ -1,18 +1,22 @@
 #pragma once
-#include <optional>
-
 #include "train/optimizer.h"
 
 namespace tern::train {
 
 /// Options of a group of matrices that Muon updates.
 struct MuonOptions {
-  double lr = 0.02;           ///< learning rate of the orthogonalized update, whose singular values are about 1
-  double momentum = 0.95;     ///< weight of the previous mean
-  bool nesterov = true;       ///< Nesterov momentum
-  double weight_decay = 0;    ///< decoupled weight decay: p -= lr * weight_decay * p
-  int iterations = 5;         ///< number of Newton-Schulz iterations
-  DType dtype = DType::bf16;  ///< dtype of their products: bf16 or f32; f64 for f64 parameters
+  double lr = 0.02;                       ///< learning rate of the orthogonalized update, whose singular values are about 1
+  double momentum = 0.95;                 ///< weight of the previous mean
+  bool nesterov = true;                   ///< Nesterov momentum
+  double weight_decay = 0;                ///< decoupled weight decay: p -= lr * weight_decay * p
+  int iterations = 5;                     ///< number of Newton-Schulz iterations
+  DType dtype = DType::bf16;              ///< dtype of their products: bf16 or f32; f64 for f64 parameters
+  static constexpr bool is_whole = true;  ///< each matrix is a range of its own
+  /// @{
+  /// The rule: see Optimizer.
+  std::vector<std::string> moments() const;
+  void update(const ParameterRange& range) const;
+  /// @}
 };
 
 /// Muon: momentum of a weight matrix, orthogonalized. m = momentum m + (1 - momentum) g; its Nesterov mean momentum m + (1 - momentum) g,
@@ -36,17 +40,7 @@ class Muon final : public Optimizer {
   /// Adds a group, also between steps.
   void add_group(const Group& group);
   /// Adds a group that AdamW updates.
-  void add_group(const AdamW::Group& group);
-
- protected:
-  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
-
- private:
-  struct GroupOptions {
-    std::optional<MuonOptions> muon;  // of matrices
-    AdamWOptions adam;                // of the others
-  };
-  std::vector<GroupOptions> options_;
+  void add_group(const AdamW::Group& group) { add_parameters(group.parameters, group.options); }
 };
 
 /// Approximates U V^T of a matrix x = U S V^T, (rows, columns), of a floating dtype: divides x by its Frobenius norm, and then iterates x =

@@ -23,8 +23,9 @@ using detail::require;
 struct Optimizer::Group {
   double initial_lr = 0;
   Tensor lr;
-  std::size_t moments = 0;
+  std::vector<std::string> moments;
   bool is_whole = false;
+  Rule rule;
 };
 
 struct Optimizer::ParameterState {
@@ -48,24 +49,24 @@ struct Optimizer::Segment {  // parameters that are contiguous in memory, and th
   std::uint32_t version = 0;  // version of the parameters when they last were the rounded master
 };
 
-struct Optimizer::GradientSegment {  // parameters first to last of a segment, whose gradients are contiguous in the same layout
-  std::size_t first = 0, last = 0;
-  Tensor parameters, gradients;  // (n)
-  std::int64_t begin = 0;        // offset in the segment
+struct Optimizer::GradientRange {  // gradients that are contiguous in the layout of their parameters
+  std::int64_t begin = 0;          // offset in the segment
+  Tensor first, last;
 };
 
-struct Optimizer::Update {  // the arguments of one kernel call
-  SegmentViews views;
+struct Optimizer::Update {  // one call of a rule
+  const Group* group;
+  ParameterRange range;
   bool is_counted = true;
   std::size_t arrival = 0;  // see Exchange::Part
 };
 
-Optimizer::Optimizer(std::vector<std::string> moments) : moment_names_(std::move(moments)) {}
+Optimizer::Optimizer() = default;
 Optimizer::~Optimizer() = default;
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 
-void Optimizer::add_parameters(const Tensors& parameters, double lr, const GroupForm& form) {
+void Optimizer::add_parameters(const Tensors& parameters, double lr, std::vector<std::string> moments, bool is_whole, Rule rule) {
   require("Optimizer", lr >= 0, "a learning rate >= 0", lr);
   for (const Tensor& x : parameters) {
     if (!is_floating(x.dtype()) || !x.is_contiguous() || !x.is_leaf())
@@ -89,7 +90,9 @@ void Optimizer::add_parameters(const Tensors& parameters, double lr, const Group
   }
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   if (!steps_.defined()) steps_ = zeros({}, DType::f32, device);
-  groups_.push_back({lr, full({}, lr, DType::f32, device), std::min(form.moments, moment_names_.size()), form.is_whole});
+  for (const std::string& kind : moments)
+    if (std::find(moment_names_.begin(), moment_names_.end(), kind) == moment_names_.end()) moment_names_.push_back(kind);
+  groups_.push_back({lr, full({}, lr, DType::f32, device), std::move(moments), is_whole, std::move(rule)});
 }
 
 void Optimizer::require_parameters() const {
@@ -128,11 +131,20 @@ bool Optimizer::is_laid_out() const {
   });
 }
 
-std::size_t Optimizer::moments_of(const ParameterState& state) const { return groups_[state.group].moments; }
-
 /// All parameters of a segment as one tensor, one-dimensional.
 Tensor Optimizer::tensor_of(const Segment& segment) const {
   return segment_between(states_[segment.parameters.front()].parameter, states_[segment.parameters.back()].parameter);
+}
+
+/// Calls f(name, kind, i) for each moment of each parameter: that with the index `kind` among those of its group.
+template <class F>
+void Optimizer::for_each_moment(F&& f) const {
+  for (const std::string& name : moment_names_)
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const std::vector<std::string>& names = groups_[states_[i].group].moments;
+      const auto found = std::find(names.begin(), names.end(), name);
+      if (found != names.end()) f(name, static_cast<std::size_t>(found - names.begin()), i);
+    }
 }
 
 /// Calls f(shard, begin, end) for each shard that owns elements of a parameter, [begin, end) of the parameter.
@@ -194,7 +206,7 @@ void Optimizer::lay_out() {
                                         [&](std::size_t i) { return states_[i].parameter.requires_grad(); });
     if (!is_sharded() || !is_frozen) segment.shards = shards_of(all);  // frozen parameters are owned by no process
     for (Shard& shard : segment.shards)
-      for (std::size_t kind = 0; kind < moments_of(states_[segment.parameters.front()]); ++kind)
+      for (std::size_t kind = 0; kind < groups_[states_[segment.parameters.front()].group].moments.size(); ++kind)
         shard.moments.push_back(zeros({shard.end - shard.begin}, kept, device));
     if (!has_own_masters(segment.shards)) find_master(segment);
     for (std::size_t i : segment.parameters) {
@@ -213,7 +225,7 @@ void Optimizer::lay_out() {
             const auto part = [&](const Shard& shard, const ParameterState& of, std::size_t kind) {
               return elements_of(shard.moments[kind], of.first + begin - shard.begin, of.first + end - shard.begin);
             };
-            for (std::size_t kind = 0; kind < moments_of(state); ++kind) copy_(part(into, state, kind), part(from, before, kind));
+            for (std::size_t kind = 0; kind < into.moments.size(); ++kind) copy_(part(into, state, kind), part(from, before, kind));
           });
         });
       if (segment.master.defined())
@@ -273,20 +285,17 @@ void Optimizer::step(const GradientScale& scale) {
   for (Segment& segment : segments_) refresh_master(segment);
   if (scale.advance.defined()) add_(steps_, scale.advance);
   else add_(steps_, 1.0);
-  launches_ = 0;
-  // updates[n]: those whose gradients arrive with number n.
-  std::vector<std::vector<std::pair<std::size_t, SegmentViews>>> updates(exchange_ ? std::max<std::size_t>(exchange_->size(), 1) : 1);
-  for (const Segment& segment : segments_)
-    for (Update& update : updates_of(segment))
-      updates.at(update.arrival).emplace_back(states_[segment.parameters.front()].group, std::move(update.views));
-  for (std::size_t number = 0; number < updates.size(); ++number) {
+  std::vector<Update> updates = this->updates();
+  launches_ = updates.size();
+  for (std::size_t number = 0; number < (exchange_ ? std::max<std::size_t>(exchange_->size(), 1) : 1); ++number) {
     if (exchange_) exchange_->wait(number);
-    for (const auto& [group, views] : updates[number]) {
-      for (const Tensor& target : {views.parameter, views.master})
+    for (auto& [group, range, is_counted, arrival] : updates) {
+      if (arrival != number) continue;
+      for (const Tensor& target : {range.parameter, range.master})
         if (target.defined()) begin_in_place("Optimizer", target);
-      for (const Tensor& target : views.moments) begin_in_place("Optimizer", target);
-      update_segment(group, views, scale);
-      ++launches_;
+      for (const Tensor& target : range.moments) begin_in_place("Optimizer", target);
+      range.lr = group->lr, range.steps = steps_, range.scale = scale;
+      group->rule(range);
     }
     if (exchange_) exchange_->updated(number);
   }
@@ -298,69 +307,58 @@ void Optimizer::step(const GradientScale& scale) {
   }
 }
 
-/// Longest ranges of a segment's parameters whose gradients are contiguous in the same layout.
-std::vector<Optimizer::GradientSegment> Optimizer::gradient_segments_of(const Segment& segment) const {
-  const auto gradient_of = [&](std::size_t i) { return states_[segment.parameters[i]].parameter.grad(); };
-  const auto parameter_of = [&](std::size_t i) -> const Tensor& { return states_[segment.parameters[i]].parameter; };
-  std::vector<GradientSegment> result;
-  for (std::size_t first = 0; first < segment.parameters.size();) {
-    Tensor first_gradient = gradient_of(first);
-    if (!first_gradient.defined()) {
-      ++first;
-      continue;
-    }
-    first_gradient = contiguous(first_gradient);
-    std::size_t last = first;
-    Tensor last_gradient = first_gradient;
-    while (last + 1 < segment.parameters.size()) {
-      const Tensor next = gradient_of(last + 1);
-      if (!next.defined() || !next.is_contiguous() || !is_adjacent(last_gradient, next) ||
-          next.offset() - first_gradient.offset() != parameter_of(last + 1).offset() - parameter_of(first).offset())
-        break;
-      last_gradient = next;
-      ++last;
-    }
-    result.push_back({first, last, segment_between(parameter_of(first), parameter_of(last)), segment_between(first_gradient, last_gradient),
-                      parameter_of(first).offset() - parameter_of(0).offset()});
-    first = last + 1;
+/// Gradients of a segment in as few ranges as possible.
+std::vector<Optimizer::GradientRange> Optimizer::gradients_of(const Segment& segment) const {
+  std::vector<GradientRange> ranges;
+  for (std::size_t i : segment.parameters) {
+    const Tensor gradient = states_[i].parameter.grad();
+    if (!gradient.defined()) continue;
+    const std::int64_t begin = states_[i].first;
+    const bool continues = !ranges.empty() && gradient.is_contiguous() && is_adjacent(ranges.back().last, gradient) &&
+                           gradient.offset() - ranges.back().first.offset() == begin - ranges.back().begin;
+    if (continues) ranges.back().last = gradient;
+    else ranges.push_back({begin, contiguous(gradient), contiguous(gradient)});
   }
-  return result;
+  return ranges;
 }
 
-/// Updates of a segment: one for each shard that has separate gradients, and for each shard of each gradient segment.
-std::vector<Optimizer::Update> Optimizer::updates_of(const Segment& segment) const {
+/// One for each shard that has separate gradients, and for each shard of each range of gradients.
+std::vector<Optimizer::Update> Optimizer::updates() const {
   std::vector<Update> updates;
-  const Tensor all = tensor_of(segment);
-  const auto add = [&](const Shard& shard, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
-    const auto own = [&](const Tensor& x) { return elements_of(x, begin - shard.begin, end - shard.begin); };
-    SegmentViews views{shard.parameters.defined() ? own(shard.parameters) : elements_of(all, begin, end), gradient, {}, {}};
+  for (const Segment& segment : segments_) {
+    const Tensor all = tensor_of(segment);
     const ParameterState& first = states_[segment.parameters.front()];
-    if (groups_[first.group].is_whole) views.shape = first.parameter.shape();
-    if (shard.masters.defined()) views.master = own(shard.masters);
-    else if (segment.master.defined()) views.master = elements_of(segment.master, begin, end);
-    for (const Tensor& moment : shard.moments) views.moments.push_back(own(moment));
-    updates.push_back({std::move(views), shard.is_counted, shard.arrival});
-  };
-  // Do not read the parameters' gradients if shards have them: grad() would bring those of all processes into memory.
-  bool reads_parameters = false;
-  for (const Shard& shard : segment.shards)
-    if (shard.gradients.defined()) add(shard, shard.begin, shard.end, shard.gradients);
-    else reads_parameters = true;
-  if (!reads_parameters) return updates;
-  for (const GradientSegment& part : gradient_segments_of(segment))
-    for (const Shard& shard : segment.shards) {
-      const std::int64_t begin = std::max(part.begin, shard.begin), end = std::min(part.begin + part.gradients.numel(), shard.end);
-      if (begin < end && !shard.gradients.defined())
-        add(shard, begin, end, elements_of(part.gradients, begin - part.begin, end - part.begin));
+    const Group& group = groups_[first.group];
+    const auto add = [&](const Shard& shard, std::int64_t begin, std::int64_t end, const Tensor& gradient) {
+      const auto own = [&](const Tensor& x) { return elements_of(x, begin - shard.begin, end - shard.begin); };
+      ParameterRange range{shard.parameters.defined() ? own(shard.parameters) : elements_of(all, begin, end), gradient, {}, {}};
+      if (group.is_whole) range.shape = first.parameter.shape();
+      if (shard.masters.defined()) range.master = own(shard.masters);
+      else if (segment.master.defined()) range.master = elements_of(segment.master, begin, end);
+      for (const Tensor& moment : shard.moments) range.moments.push_back(own(moment));
+      updates.push_back({&group, std::move(range), shard.is_counted, shard.arrival});
+    };
+    // Do not read the parameters' gradients if shards have them: grad() would bring those of all processes into memory.
+    bool reads_parameters = false;
+    for (const Shard& shard : segment.shards)
+      if (shard.gradients.defined()) add(shard, shard.begin, shard.end, shard.gradients);
+      else reads_parameters = true;
+    if (!reads_parameters) continue;
+    for (const auto& [offset, from, to] : gradients_of(segment)) {
+      const Tensor gradients = segment_between(from, to);
+      for (const Shard& shard : segment.shards) {
+        const std::int64_t begin = std::max(offset, shard.begin), end = std::min(offset + gradients.numel(), shard.end);
+        if (begin < end && !shard.gradients.defined()) add(shard, begin, end, elements_of(gradients, begin - offset, end - offset));
+      }
     }
+  }
   return updates;
 }
 
 std::vector<Optimizer::Gradient> Optimizer::own_gradients() {
   if (!is_laid_out()) lay_out();
   std::vector<Gradient> result;
-  for (const Segment& segment : segments_)
-    for (const Update& update : updates_of(segment)) result.push_back({update.views.gradient, update.is_counted});
+  for (const Update& update : updates()) result.push_back({update.range.gradient, update.is_counted});
   return result;
 }
 
@@ -425,9 +423,9 @@ std::vector<NamedTensor> Optimizer::state(const std::vector<NamedTensor>& names)
   gather_masters();
   std::vector<NamedTensor> result{{"step", steps_}};
   for (std::size_t i = 0; i < groups_.size(); ++i) result.push_back({fmt::format("lr.{}", i), groups_[i].lr});
-  for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
-    for (std::size_t i = 0; i < states_.size(); ++i)
-      if (kind < moments_of(states_[i])) result.push_back({key_of(moment_names_[kind], i, states_[i], names), moment(i, kind)});
+  for_each_moment([&](const std::string& name, std::size_t kind, std::size_t i) {
+    result.push_back({key_of(name, i, states_[i], names), moment(i, kind)});
+  });
   for (std::size_t i = 0; i < states_.size(); ++i)
     if (states_[i].master.defined()) result.push_back({key_of("master", i, states_[i], names), states_[i].master});
   return result;
@@ -436,21 +434,19 @@ std::vector<NamedTensor> Optimizer::state(const std::vector<NamedTensor>& names)
 void Optimizer::load_moments(const std::vector<NamedTensor>& state, const std::vector<NamedTensor>& names) {
   const NoGrad unrecorded;
   if (!is_laid_out()) lay_out();
-  for (std::size_t kind = 0; kind < moment_names_.size(); ++kind)
-    for (std::size_t i = 0; i < states_.size(); ++i) {
-      if (kind >= moments_of(states_[i])) continue;
-      const std::string key = key_of(moment_names_[kind], i, states_[i], names);
-      const auto found = std::find_if(state.begin(), state.end(), [&](const NamedTensor& entry) { return entry.name == key; });
-      if (found == state.end()) fail("load_moments", fmt::format("expected \"{}\" but there is no tensor of this name", key));
-      if (found->tensor.shape() != states_[i].parameter.shape())
-        fail("load_moments", fmt::format("expected \"{}\" of {} but got {}", key, to_string(states_[i].parameter.shape()),
-                                         to_string(found->tensor.shape())));
-      const Tensor all = reshape(contiguous(found->tensor.detach()), {-1});
-      for_each_shard(segments_, states_[i], [&](const Shard& shard, std::int64_t begin, std::int64_t end) {
-        const std::int64_t first = states_[i].first - shard.begin;
-        copy_(elements_of(shard.moments[kind], first + begin, first + end), elements_of(all, begin, end));
-      });
-    }
+  for_each_moment([&](const std::string& name, std::size_t kind, std::size_t i) {
+    const std::string key = key_of(name, i, states_[i], names);
+    const auto found = std::find_if(state.begin(), state.end(), [&](const NamedTensor& entry) { return entry.name == key; });
+    if (found == state.end()) fail("load_moments", fmt::format("expected \"{}\" but there is no tensor of this name", key));
+    if (found->tensor.shape() != states_[i].parameter.shape())
+      fail("load_moments",
+           fmt::format("expected \"{}\" of {} but got {}", key, to_string(states_[i].parameter.shape()), to_string(found->tensor.shape())));
+    const Tensor all = reshape(contiguous(found->tensor.detach()), {-1});
+    for_each_shard(segments_, states_[i], [&](const Shard& shard, std::int64_t begin, std::int64_t end) {
+      const std::int64_t first = states_[i].first - shard.begin;
+      copy_(elements_of(shard.moments[kind], first + begin, first + end), elements_of(all, begin, end));
+    });
+  });
 }
 
 }  // namespace tern::train

@@ -1,5 +1,8 @@
 #pragma once
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
@@ -13,10 +16,27 @@ struct GradientScale {
   Tensor advance = {};  ///< 0: the step is skipped and not counted; undefined for 1
 };
 
-/// Base class of optimizers. A step runs on the device without a host value or a wait: the learning rate and the number of steps are
-/// one-element f32 tensors there. Parameters that are contiguous in one storage, as flatten_parameters leaves them, are updated by one
-/// kernel. Parameters without a gradient are skipped; the step count is the optimizer's, not the parameter's. 16-bit parameters are the
-/// rounded values of f32 masters, which the same kernel updates.
+/// A contiguous range of a group's parameters and their state, which a rule updates: one-dimensional views of one length.
+struct ParameterRange {
+  Tensor parameter;          ///< (n), of the parameters' dtype
+  Tensor gradient;           ///< (n)
+  Tensor master;             ///< (n), f32: masters of 16-bit parameters; undefined for others
+  Tensors moments;           ///< (n) each, in the order of their names; f32, or f64 for f64
+  Shape shape = {};          ///< shape of the parameter, for a rule of whole parameters
+  Tensor lr = {};            ///< learning rate on the device, f32 ()
+  Tensor steps = {};         ///< number of this step on the device, f32 (), from 1
+  GradientScale scale = {};  ///< of the gradients
+};
+
+/// Parameters, the layout of their state and, for each group, a rule. A step runs on the device without a host value or a wait: the
+/// learning rate and the number of steps are one-element f32 tensors there. Parameters that are contiguous in one storage, as
+/// flatten_parameters leaves them, are updated by one kernel. Parameters without a gradient are skipped; the step count is the
+/// optimizer's, not the parameter's. 16-bit parameters are the rounded values of f32 masters, which the same kernel updates.
+///
+/// A rule is the options of a group, with `lr`, the learning rate at first, and two functions: `moments()`, the names of the moments that
+/// each of its elements has, initially zeros, which throws Error for options out of range, and `update(range)`, which writes parameter,
+/// master and moments from the gradient. A rule with a member `is_whole` gets each parameter as a range of its own, for example whole
+/// matrices; such a group cannot be sharded. See OptimizerOf.
 class Optimizer {
  public:
   virtual ~Optimizer();
@@ -74,57 +94,43 @@ class Optimizer {
   Tensors memory();
 
  protected:
-  /// `moments` are the names of the update rule's moments, such as "m" and "v": one buffer each, of the parameters' size, initially zeros.
-  explicit Optimizer(std::vector<std::string> moments);
-  bool has_moments() const { return !moment_names_.empty(); }  ///< true if the rule has any
-  /// Layout of a group: its moments, and whether its parameters are updated as a whole.
-  struct GroupForm {
-    std::size_t moments = all_moments;  ///< number of moments of its parameters: the first ones of the optimizer's
-    /// Each parameter is a separate segment, for a rule that processes whole matrices; such a group cannot be sharded.
-    bool is_whole = false;
-    static constexpr std::size_t all_moments = static_cast<std::size_t>(-1);  ///< as many as the constructor named
-  };
-  /// Adds a group; called for each one.
-  void add_parameters(const Tensors& parameters, double lr, const GroupForm& form);
-  /// The same for parameters that have all moments and may be updated together.
-  void add_parameters(const Tensors& parameters, double lr) { add_parameters(parameters, lr, GroupForm{}); }
+  Optimizer();
+  /// Adds a group.
+  template <class Options>
+  void add_parameters(const Tensors& parameters, const Options& options) {
+    constexpr bool is_whole = requires { Options::is_whole; };
+    add_parameters(parameters, options.lr, options.moments(), is_whole, [options](const ParameterRange& range) { options.update(range); });
+  }
   /// Throws Error if no group has a parameter: for the end of a constructor. step() calls it too.
   void require_parameters() const;
-  /// A contiguous segment of parameters and their state, all one-dimensional views of one length.
-  struct SegmentViews {
-    Tensor parameter;  ///< (n), of the parameters' dtype
-    Tensor gradient;   ///< (n)
-    Tensor master;     ///< (n), f32: masters of 16-bit parameters; undefined for others
-    Tensors moments;   ///< (n) each, in the order of their names; f32, or f64 for f64
-    Shape shape = {};  ///< shape of the parameter, in a group of whole parameters
-  };
-  /// The update rule: writes parameter, master and moments from the gradient. Called once for each segment of a step.
-  virtual void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) = 0;
 
  private:
   struct Group;  // these are optimizer.cpp's own
   struct ParameterState;
   struct Shard;
   struct Segment;
-  struct GradientSegment;
+  struct GradientRange;
   struct Update;
 
+  using Rule = std::function<void(const ParameterRange&)>;
+  void add_parameters(const Tensors& parameters, double lr, std::vector<std::string> moments, bool is_whole, Rule rule);
   bool is_laid_out() const;
   void lay_out();
   std::vector<Shard> shards_of(const Tensor& segment) const;
   void find_master(Segment& segment);
   void refresh_master(Segment& segment);
-  std::vector<GradientSegment> gradient_segments_of(const Segment& segment) const;
-  std::vector<Update> updates_of(const Segment& segment) const;
+  std::vector<GradientRange> gradients_of(const Segment& segment) const;
+  std::vector<Update> updates() const;
   Tensor tensor_of(const Segment& segment) const;
-  std::size_t moments_of(const ParameterState& state) const;
   void check_sharding() const;
   Tensor moment(std::size_t i, std::size_t kind) const;
+  template <class F>
+  void for_each_moment(F&& f) const;
   template <class F>
   static void for_each_shard(const std::vector<Segment>& segments, const ParameterState& state, F&& f);
   static std::string key_of(const std::string& kind, std::size_t i, const ParameterState& state, const std::vector<NamedTensor>& names);
 
-  std::vector<std::string> moment_names_;
+  std::vector<std::string> moment_names_;  // of all groups
   std::vector<Group> groups_;
   std::vector<ParameterState> states_;  // in the order given
   std::vector<Segment> segments_;
@@ -134,71 +140,63 @@ class Optimizer {
   std::shared_ptr<Exchange> exchange_;
 };
 
-/// Options of a group of SGD.
+/// Optimizer of one rule, whose options may differ from group to group.
+template <class Options>
+class OptimizerOf : public Optimizer {
+ public:
+  /// Group of parameters with its options.
+  struct Group {
+    Tensors parameters;    ///< trained parameters, or frozen ones that may be trained later
+    Options options = {};  ///< options of all parameters
+  };
+  /// Throws Error if there are no parameters, for parameters that are not contiguous floats, are on several devices, or occur twice, for
+  /// those that were never marked as trained or frozen (set_requires_grad() or set_requires_grad(false)), and for options out of range.
+  explicit OptimizerOf(const std::vector<Group>& groups) {
+    for (const Group& group : groups) add_group(group);
+    require_parameters();
+  }
+  /// Creates one group.
+  explicit OptimizerOf(const Tensors& parameters, const Options& options = {}) : OptimizerOf(std::vector<Group>{{parameters, options}}) {}
+  /// Adds a group, also between steps: its moments start as zeros, and its step count is the optimizer's.
+  void add_group(const Group& group) { add_parameters(group.parameters, group.options); }
+};
+
+/// Options of a group of SGD, and its rule.
 struct SGDOptions {
   double lr = 1e-2;         ///< learning rate, the factor of an update
   double momentum = 0;      ///< factor of the momentum buffer, 0 or more; 0: no buffer is used
   double weight_decay = 0;  ///< added to the gradient
   bool nesterov = false;    ///< steps by g + momentum * buffer; needs momentum
+  /// @{
+  /// The rule: see Optimizer.
+  std::vector<std::string> moments() const;
+  void update(const ParameterRange& range) const;
+  /// @}
 };
 
 /// Stochastic gradient descent, with momentum as in Sutskever et al., 2013: buffer = momentum buffer + g, p -= lr buffer.
-class SGD final : public Optimizer {
- public:
-  /// Group of parameters with its options.
-  struct Group {
-    Tensors parameters;  ///< trained parameters, or frozen ones that may be trained later
-    SGDOptions options;  ///< options of all parameters
-  };
-  /// Throws Error if there are no parameters, for parameters that are not contiguous floats, are on several devices, or occur twice, for
-  /// those that were never marked as trained or frozen (set_requires_grad() or set_requires_grad(false)), and for options out of range.
-  explicit SGD(const std::vector<Group>& groups);
-  /// Creates one group.
-  explicit SGD(const Tensors& parameters, const SGDOptions& options = {});
-  /// Adds a group, also between steps. If any group is to have momentum, the constructor's must have it.
-  void add_group(const Group& group);
+using SGD = OptimizerOf<SGDOptions>;
 
- protected:
-  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
-
- private:
-  std::vector<SGDOptions> options_;
-};
-
-/// Options of a group of Lion.
+/// Options of a group of Lion, and its rule.
 struct LionOptions {
   double lr = 1e-4;         ///< learning rate: the step of each element
   double beta1 = 0.9;       ///< weight of the moment in the mean whose sign is the step
   double beta2 = 0.99;      ///< decay of the moment
   double weight_decay = 0;  ///< decoupled weight decay: p -= lr * weight_decay * p
+  /// @{
+  /// The rule: see Optimizer.
+  std::vector<std::string> moments() const;
+  void update(const ParameterRange& range) const;
+  /// @}
 };
 
 /// Lion: steps by the sign of a mean of gradient and momentum, with one moment: c = beta1 m + (1 - beta1) g, p -= lr (sign(c) +
 /// weight_decay p), m = beta2 m + (1 - beta2) g. Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2. A step
 /// has the length lr for every gradient: choose lr 3 to 10 times smaller than AdamW's, and the weight decay as much larger (section 5 of
 /// the paper).
-class Lion final : public Optimizer {
- public:
-  /// Group of parameters with its options.
-  struct Group {
-    Tensors parameters;   ///< trained parameters, or frozen ones that may be trained later
-    LionOptions options;  ///< options of all parameters
-  };
-  /// Throws Error as SGD does.
-  explicit Lion(const std::vector<Group>& groups);
-  /// Creates one group.
-  explicit Lion(const Tensors& parameters, const LionOptions& options = {});
-  /// Adds a group, also between steps.
-  void add_group(const Group& group);
+using Lion = OptimizerOf<LionOptions>;
 
- protected:
-  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
-
- private:
-  std::vector<LionOptions> options_;
-};
-
-/// Options of a group of RMSprop.
+/// Options of a group of RMSprop, and its rule.
 struct RMSpropOptions {
   double lr = 1e-2;         ///< learning rate, the factor of an update
   double alpha = 0.99;      ///< decay of the mean squared gradient, in [0, 1)
@@ -206,83 +204,51 @@ struct RMSpropOptions {
   double weight_decay = 0;  ///< added to the gradient
   double momentum = 0;      ///< factor of the momentum buffer, 0 or more; 0: no buffer is used
   bool centered = false;    ///< divides by the root of the gradient's variance: the squared mean is subtracted from the mean square
+  /// @{
+  /// The rule: see Optimizer.
+  std::vector<std::string> moments() const;
+  void update(const ParameterRange& range) const;
+  /// @}
 };
 
 /// RMSprop: v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps). Tieleman & Hinton, lecture 6.5 of "Neural Networks for Machine
 /// Learning", 2012. With `centered` a second moment is kept, m = alpha m + (1 - alpha) g, and v - m^2 takes the place of v (Graves,
 /// "Generating Sequences With Recurrent Neural Networks", 2013). With momentum, buffer = momentum buffer + the quotient, and p -= lr
 /// buffer.
-class RMSprop final : public Optimizer {
- public:
-  /// Group of parameters with its options.
-  struct Group {
-    Tensors parameters;      ///< trained parameters, or frozen ones that may be trained later
-    RMSpropOptions options;  ///< options of all parameters
-  };
-  /// Throws Error as SGD does.
-  explicit RMSprop(const std::vector<Group>& groups);
-  /// Creates one group.
-  explicit RMSprop(const Tensors& parameters, const RMSpropOptions& options = {});
-  /// Adds a group, also between steps. If any group is to have momentum, or be centered, one of the constructor's must be so.
-  void add_group(const Group& group);
+using RMSprop = OptimizerOf<RMSpropOptions>;
 
- protected:
-  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
-
- private:
-  bool has_means_ = false, has_momentum_ = false;  ///< moments beside v, in this order
-  std::vector<RMSpropOptions> options_;
-};
-
-/// Options of a group of Adam, with L2 regularization: the decay is added to the gradient, and so enters the moments.
+/// Options of a group of Adam, and its rule.
 struct AdamOptions {
-  static constexpr const char* optimizer = "Adam";  ///< name in errors
-  static constexpr bool decoupled = false;          ///< the weight decay enters the moments
-  double lr = 1e-3;                                 ///< learning rate: about the step of each element
-  double beta1 = 0.9;                               ///< decay of the mean gradient, in [0, 1)
-  double beta2 = 0.999;                             ///< decay of the mean squared gradient, in [0, 1)
-  double eps = 1e-8;                                ///< added to the root of the mean squared gradient
-  double weight_decay = 0;                          ///< added to the gradient
+  double lr = 1e-3;         ///< learning rate: about the step of each element
+  double beta1 = 0.9;       ///< decay of the mean gradient, in [0, 1)
+  double beta2 = 0.999;     ///< decay of the mean squared gradient, in [0, 1)
+  double eps = 1e-8;        ///< added to the root of the mean squared gradient
+  double weight_decay = 0;  ///< added to the gradient
+  /// @{
+  /// The rule: see Optimizer.
+  std::vector<std::string> moments() const;
+  void update(const ParameterRange& range) const;
+  /// @}
 };
-/// Options of a group of AdamW, with decoupled weight decay.
+
+/// Adam, with L2 regularization: the decay is added to the gradient, and so enters the moments. Kingma & Ba, 2015.
+using Adam = OptimizerOf<AdamOptions>;
+
+/// Options of a group of AdamW, and its rule.
 struct AdamWOptions {
-  static constexpr const char* optimizer = "AdamW";  ///< name in errors
-  static constexpr bool decoupled = true;            ///< the weight decay does not enter the moments
-  double lr = 1e-3;                                  ///< learning rate: about the step of each element
-  double beta1 = 0.9;                                ///< decay of the mean gradient, in [0, 1)
-  double beta2 = 0.999;                              ///< decay of the mean squared gradient, in [0, 1)
-  double eps = 1e-8;                                 ///< added to the root of the mean squared gradient
-  double weight_decay = 0.01;                        ///< decoupled weight decay: p -= lr * weight_decay * p
+  double lr = 1e-3;            ///< learning rate: about the step of each element
+  double beta1 = 0.9;          ///< decay of the mean gradient, in [0, 1)
+  double beta2 = 0.999;        ///< decay of the mean squared gradient, in [0, 1)
+  double eps = 1e-8;           ///< added to the root of the mean squared gradient
+  double weight_decay = 0.01;  ///< decoupled weight decay: p -= lr * weight_decay * p
+  /// @{
+  /// The rule: see Optimizer.
+  std::vector<std::string> moments() const;
+  void update(const ParameterRange& range) const;
+  /// @}
 };
 
-/// Adam and AdamW, which differ only in their weight decay.
-template <class Options>
-class AdamOf final : public Optimizer {
- public:
-  /// Group of parameters with its options.
-  struct Group {
-    Tensors parameters;  ///< trained parameters, or frozen ones that may be trained later
-    Options options;     ///< options of all parameters
-  };
-  /// Throws Error as SGD does.
-  explicit AdamOf(const std::vector<Group>& groups);
-  /// Creates one group.
-  explicit AdamOf(const Tensors& parameters, const Options& options = {});
-  /// Adds a group, also between steps: its moments start as zeros, and its step count is the optimizer's.
-  void add_group(const Group& group);
-
- protected:
-  void update_segment(std::size_t group, const SegmentViews& segment, const GradientScale& scale) override;
-
- private:
-  std::vector<Options> options_;
-};
-extern template class AdamOf<AdamOptions>;
-extern template class AdamOf<AdamWOptions>;
-
-/// Adam. Kingma & Ba, 2015.
-using Adam = AdamOf<AdamOptions>;
-/// Adam with decoupled weight decay. Loshchilov & Hutter, 2019.
-using AdamW = AdamOf<AdamWOptions>;
+/// Adam with decoupled weight decay, which does not enter the moments. Loshchilov & Hutter, 2019.
+using AdamW = OptimizerOf<AdamWOptions>;
 
 }  // namespace tern::train

@@ -55,11 +55,12 @@ ABSENT_CLASSES = {
     "nn.TransformerModel": "of DecoderLM's parts",
     "nn.TransformerPart": "of DecoderLM's parts",
     "nn.Visitor": "attributes are members",
-    "train.AdamOf": "Adam and AdamW",
+    "train.OptimizerOf": "SGD, Adam and others",
     "train.ClippedNorm": "of update's parts",
     "train.EmaScope": "not yet",
     "train.Exchange": "of several processes",
     "train.GradientScale": "of update's parts",
+    "train.ParameterRange": "of a rule's parts",
     "train.PrecisionScope": "Module.set_precision and autocast",
 }
 NO_METHODS = {"where", "unfold", "embedding", "fused_embedding"}
