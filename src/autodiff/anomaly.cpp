@@ -68,22 +68,23 @@ static std::string in_module(const std::string& module) { return module.empty() 
 static bool places_numbers(std::string_view op) { return op == "masked_fill" || op == "pad" || op == "where"; }
 
 /// Views compute no elements. Ops take views of a result before their kernel has written it, when it may hold any bits.
-static bool is_view(const Tensor& y, const TensorList& inputs) {
+static bool is_view(const Tensor& y, std::span<const Tensor> inputs) {
   return std::any_of(inputs.begin(), inputs.end(),
                      [&](const Tensor& x) { return x.defined() && x.impl().storage.get() == y.impl().storage.get(); });
 }
 
-void detail::check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs) {
-  for (const Tensor& y : outputs) {
-    if (!y.defined() || is_view(y, inputs)) continue;
+void AnomalyMode::end_op(const OpCall& call) {
+  if (!context().anomaly) return;  // within a backward or a rule of tangents, whose result is checked as a whole
+  for (const Tensor& y : call.outputs) {
+    if (!y.defined() || is_view(y, call.inputs)) continue;
     const NonFiniteCounts faults = count_non_finite(y);
     if (!faults) continue;
     const auto has_inf = [](const Tensor& x) { return count_non_finite(x).inf; };
-    if (!faults.nan && (places_numbers(op) || std::any_of(inputs.begin(), inputs.end(), has_inf))) continue;
-    const std::string message = fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", op,
+    if (!faults.nan && (places_numbers(call.op.name) || std::any_of(call.inputs.begin(), call.inputs.end(), has_inf))) continue;
+    const std::string message = fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", call.op.name,
                                             in_module(running_module()), faults.name(), to_string(y.shape()));
     const ScopedValue<const ModuleFrame*> outside(context().scope, nullptr);  // the message already names the module
-    fail(op, message);
+    fail(call.op.name, message);
   }
 }
 

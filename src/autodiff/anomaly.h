@@ -48,13 +48,20 @@ class ModuleNames {
 /// The first one found throws Error with the op's name and the path and type of the module whose forward called it. An Inf in an op's
 /// input, such as a mask's -Inf, may appear in its output; one that the op produces is an error, and so is any in a gradient (the first
 /// scales of a GradScaler may cause some). Slow: every op waits for its result.
-class AnomalyMode {
+class AnomalyMode : backend::Observer {
  public:
   /// `names` are the paths of the model's modules, nn::module_names(model); without them errors contain only types.
   explicit AnomalyMode(ModuleNames names = {})
-      : names_(std::move(names)), anomaly_(context().anomaly, true), in_use_(context().names, &names_) {}
+      : names_(std::move(names)), anomaly_(context().anomaly, true), in_use_(context().names, &names_) {
+    watch();
+  }
+  ~AnomalyMode() override { unwatch(); }
+  AnomalyMode(const AnomalyMode&) = delete;
+  AnomalyMode& operator=(const AnomalyMode&) = delete;
 
  private:
+  void end_op(const OpCall& call) override;
+
   ModuleNames names_;
   ScopedValue<bool> anomaly_;
   ScopedValue<const ModuleNames*> in_use_;

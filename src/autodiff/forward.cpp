@@ -1,11 +1,10 @@
-#include "autodiff/forward.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
+#include "autodiff/functional.h"
 #include "autodiff/gradient_arithmetic.h"
 #include "autodiff/node.h"
 
@@ -13,13 +12,13 @@ namespace tern {
 
 // Note [Tangents]
 // While jvp runs a function, a tensor may carry its tangent: the derivative of its elements along the tangents of the function's inputs.
-// `record`, which every op with a derivative calls, sets the tangents of the outputs as soon as the op has run. No graph is built: a
-// tangent lives as long as its tensor, so memory does not grow with the depth of the function.
+// An observer of the thread sets the tangents of an op's outputs as soon as the op has run. No graph is built: a tangent lives as long as
+// its tensor, so memory does not grow with the depth of the function.
 //
 // No op needs a second derivation for this. An op's backward is linear in the incoming gradient u, g(u) = J^T u, and is written in ops. So
 // it is called with a u of zeros, recorded, and the gradient of <g(u), t> with respect to u is J t: the transpose of one op, whose small
 // graph is freed right after (Townsend's trick, autodiff/functional.h, for one op at a time). That costs a backward of the op and one of
-// this backward. Families with a cheaper way name a rule of autodiff/forward.h. A fused op, whose backward calls vjp(call, inputs,
+// this backward. Ops with a cheaper way name it: enum Tangent. A fused op, whose backward calls vjp(call, inputs,
 // reference) with its plain reference when it is recorded, gets the tangents of that reference.
 //
 // NoGrad stops tangents as it stops recording: what is computed there is a constant. Recording and tangents are separate in the context:
@@ -29,20 +28,74 @@ namespace tern {
 // A jvp within a jvp is a level within a level. The tangents of a level are computed at the levels outside of it only: tangents of the
 // inner level then carry tangents of the outer one, and never the reverse.
 
-/// Tangents of a tensor, that of the innermost level first.
-struct Tangent final : RefCounted {
-  Ref<ForwardLevel> level;  ///< owned, so that no other level gets its address during the tangent's lifetime
-  Tensor value;
-  std::uint32_t version = 0;  ///< version of the tensor that carries it
-  Ref<Tangent> next;
-};
-
 namespace {
 
-const Tangent* tangents_of(const Tensor& x) {
-  const AutogradState* const state = x.defined() ? autograd_state(x) : nullptr;
-  return state ? static_cast<const Tangent*>(state->tangents.get()) : nullptr;
+/// Tangent of x at a level, undefined if it has none. Throws Error that names `op` if x was edited in place after it got the tangent.
+Tensor tangent_of(const Tensor& x, const ForwardLevel& level, const char* op) {
+  for (const TangentLink* t = detail::tangents_of(x); t; t = t->next.get()) {
+    if (t->level.get() != &level) continue;
+    if (t->version != x.version())
+      fail(op, fmt::format("expected the operand {} of a function that jvp differentiates to be unchanged, but it was edited in place "
+                           "(version {}, its tangent is of {}): use the op that returns a new tensor",
+                           to_string(x.shape()), x.version(), t->version));
+    return t->value;
+  }
+  return {};
 }
+
+/// Sets a tangent, of x's shape and dtype, of x, which has no other user yet.
+void set_tangent(const Tensor& x, ForwardLevel& level, const Tensor& tangent) {
+  auto made = make_ref<TangentLink>();
+  made->level = Ref<ForwardLevel>(&level);
+  made->value = tangent;
+  made->version = x.version();
+  Ref<RefCounted>& slot = ensure_autograd_state(x).tangents;
+  if (slot) made->next = Ref<TangentLink>(static_cast<TangentLink*>(slot.get()));
+  slot = made;
+}
+
+/// x.detach() with x's tangents but that of one level, the innermost that x has.
+Tensor without_tangent(const Tensor& x, const ForwardLevel& level) {
+  Tensor result = detail::without_history(x);
+  const TangentLink* const first = detail::tangents_of(result);
+  if (first && first->level.get() == &level) ensure_autograd_state(result).tangents = Ref<RefCounted>(first->next);
+  return result;
+}
+
+/// Scope in which ops carry tangents and are not recorded, at the given level, if any, and those outside of it.
+class CarryTangents {
+ public:
+  explicit CarryTangents(ForwardLevel* level) : level_(context().forward, level), grad_(context().grad, true) {}
+
+ private:
+  ScopedValue<ForwardLevel*> level_;
+  ScopedValue<bool> grad_, only_{context().tangents_only, true};
+};
+
+/// Tangents of a fused op from its plain reference.
+class Reference final : public detail::ReferenceTangents {
+ public:
+  Reference(ForwardLevel& level, const Tensors& tangents) : level_(level), tangents_(tangents) {}
+
+  void find(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference) override {
+    Tensors own;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      own.push_back(inputs[i].defined() ? detail::without_history(inputs[i]) : inputs[i]);
+      if (inputs[i].defined() && tangents_[i].defined()) set_tangent(own[i], level_, tangents_[i]);
+    }
+    const CarryTangents carried(&level_);
+    for (const Tensor& y : reference(own)) results_.push_back(tangent_of(y, level_, "jvp"));
+    found_ = true;
+  }
+  bool found() const { return found_; }
+  const Tensors& results() const { return results_; }
+
+ private:
+  ForwardLevel& level_;
+  const Tensors& tangents_;  ///< tangents of the op's inputs
+  Tensors results_;          ///< tangents of its outputs
+  bool found_ = false;
+};
 
 /// Zeros of x's shape in the memory of one element.
 Tensor zero_like(const Tensor& x) {
@@ -65,18 +118,17 @@ struct OneCall final : Node {
 /// Computes the tangents of a call's outputs at one level; runs at the levels outside of it.
 class Rules {
  public:
-  Rules(const detail::TangentCall& call, ForwardLevel& level, const Tensors& tangents) : call_(call), level_(level), tangents_(tangents) {}
+  Rules(const OpCall& call, ForwardLevel& level, const Tensors& tangents) : call_(call), level_(level), tangents_(tangents) {}
 
   Tensors outputs() const {
-    using Kind = detail::TangentRule::Kind;
-    switch (call_.rule.kind) {
-      case Kind::linear: return linear();
-      case Kind::product: return tangents_[0].defined() || tangents_[1].defined() ? product() : transposed();
-      case Kind::symmetric:
+    switch (call_.op.tangent) {
+      case Tangent::linear: return linear();
+      case Tangent::product: return tangents_[0].defined() || tangents_[1].defined() ? product() : transposed();
+      case Tangent::symmetric:
         if (std::all_of(tangents_.begin(), tangents_.end(), [&](const Tensor& t) { return !t.defined() || is_alike(t, call_.outputs[0]); }))
           return symmetric();
         break;
-      case Kind::transposed: break;
+      case Tangent::transposed: break;
     }
     return transposed();
   }
@@ -85,8 +137,8 @@ class Rules {
   Tensors linear() const {
     Tensors in = tangents_;
     for (std::size_t i = 0; i < in.size(); ++i)
-      if (!in[i].defined() && call_.inputs[i].defined()) in[i] = zero_like(call_.inputs[i]);
-    return call_.rule.op(in);
+      if (const Tensor& x = call_.inputs[i]; !in[i].defined() && x.defined()) in[i] = is_floating(x.dtype()) ? zero_like(x) : x;
+    return call_.again(in);
   }
 
   Tensors product() const {
@@ -96,15 +148,15 @@ class Rules {
       Tensors in(call_.inputs.begin(), call_.inputs.end());
       in[i] = tangents_[i];
       if (in.size() > 2) in[2] = total.defined() ? Tensor() : tangents_[2];
-      const Tensor part = call_.rule.op(in)[0];
+      const Tensor part = call_.again(in)[0];
       total = total.defined() ? detail::sum_of_gradients(total, part) : part;
     }
     return {total};
   }
 
   Tensors symmetric() const {
-    OneCall node(call_.op, call_.saved);
-    const Ref<Node> any = make_ref<OneCall>(call_.op, std::span<const Tensor>());
+    OneCall node(call_.op.name, call_.saved);
+    const Ref<Node> any = make_ref<OneCall>(call_.op.name, std::span<const Tensor>());
     Tensor total;
     for (std::size_t i = 0; i < tangents_.size(); ++i) {
       if (!tangents_[i].defined()) continue;
@@ -117,14 +169,14 @@ class Rules {
   }
 
   Tensors transposed() const {
-    OneCall node(call_.op, call_.saved);
+    OneCall node(call_.op.name, call_.saved);
     Tensors arriving, wanted, transposes, gradients;
     for (const Tensor& y : call_.outputs) {
       arriving.push_back(is_floating(y.dtype()) ? zero_like(y).set_requires_grad() : Tensor());
       if (arriving.back().defined()) wanted.push_back(arriving.back());
     }
     for (const Tensor& t : tangents_) node.next.push_back(t.defined() ? edge_of(wanted[0]) : Edge{});
-    detail::ReferenceTangents reference(level_, tangents_);
+    Reference reference(level_, tangents_);
     Tensors found;
     {
       const GradMode recorded(true);
@@ -145,68 +197,13 @@ class Rules {
     return results;
   }
 
-  const detail::TangentCall& call_;
+  const OpCall& call_;
   ForwardLevel& level_;
   const Tensors& tangents_;
 };
 
-}  // namespace
-
-bool detail::carries_tangent(const Tensor& x) {
-  for (const Tangent* t = tangents_of(x); t; t = t->next.get())
-    for (const ForwardLevel* level = context().forward; level; level = level->outer.get())
-      if (t->level.get() == level) return true;
-  return false;
-}
-
-Tensor detail::tangent_of(const Tensor& x, const ForwardLevel& level, const char* op) {
-  for (const Tangent* t = tangents_of(x); t; t = t->next.get()) {
-    if (t->level.get() != &level) continue;
-    if (t->version != x.version())
-      fail(op, fmt::format("expected the operand {} of a function that jvp differentiates to be unchanged, but it was edited in place "
-                           "(version {}, its tangent is of {}): use the op that returns a new tensor",
-                           to_string(x.shape()), x.version(), t->version));
-    return t->value;
-  }
-  return {};
-}
-
-void detail::set_tangent(const Tensor& x, ForwardLevel& level, const Tensor& tangent) {
-  auto made = make_ref<Tangent>();
-  made->level = Ref<ForwardLevel>(&level);
-  made->value = tangent;
-  made->version = x.version();
-  Ref<RefCounted>& slot = ensure_autograd_state(x).tangents;
-  if (slot) made->next = Ref<Tangent>(static_cast<Tangent*>(slot.get()));
-  slot = made;
-}
-
-Tensor detail::without_history(const Tensor& x) {
-  Tensor result = x.detach();
-  if (const AutogradState* const state = autograd_state(x); state && state->tangents)
-    ensure_autograd_state(result).tangents = state->tangents;
-  return result;
-}
-
-Tensor detail::without_tangent(const Tensor& x, const ForwardLevel& level) {
-  Tensor result = without_history(x);
-  const Tangent* const first = tangents_of(result);
-  if (first && first->level.get() == &level) ensure_autograd_state(result).tangents = Ref<RefCounted>(first->next);
-  return result;
-}
-
-void detail::ReferenceTangents::find(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference) {
-  Tensors own;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    own.push_back(inputs[i].defined() ? without_history(inputs[i]) : inputs[i]);
-    if (inputs[i].defined() && tangents_[i].defined()) set_tangent(own[i], level_, tangents_[i]);
-  }
-  const CarryTangents carried(&level_);
-  for (const Tensor& y : reference(own)) results_.push_back(tangent_of(y, level_, "jvp"));
-  found_ = true;
-}
-
-void detail::carry_tangents(const TangentCall& call) {
+/// Sets the tangents of an op's outputs, at each level at which an input has one.
+void carry_tangents(const OpCall& call) {
   std::vector<ForwardLevel*> levels;  // outermost first: saved tensors then carry the tangents that the next level needs
   for (ForwardLevel* level = context().forward; level; level = level->outer.get()) levels.insert(levels.begin(), level);
   const NoAutocast as_the_op_chose;
@@ -216,7 +213,7 @@ void detail::carry_tangents(const TangentCall& call) {
     Tensors tangents, results;
     bool any = false;
     for (const Tensor& x : call.inputs) {
-      tangents.push_back(x.defined() ? tangent_of(x, *level, call.op) : x);
+      tangents.push_back(x.defined() ? tangent_of(x, *level, call.op.name) : x);
       any = any || tangents.back().defined();
     }
     if (!any) continue;
@@ -232,11 +229,52 @@ void detail::carry_tangents(const TangentCall& call) {
       const Tensor &t = results[j], &y = call.outputs[j];
       if (!t.defined() || !is_floating(y.dtype())) continue;
       if (!is_alike(t, y))
-        fail(call.op, fmt::format("expected a tangent of shape {}, {} for output {} but got {}, {}", to_string(y.shape()), name(y.dtype()),
-                                  j, to_string(t.shape()), name(t.dtype())));
+        fail(call.op.name, fmt::format("expected a tangent of shape {}, {} for output {} but got {}, {}", to_string(y.shape()),
+                                       name(y.dtype()), j, to_string(t.shape()), name(t.dtype())));
       set_tangent(y, *level, t);
     }
   }
+}
+
+/// Watches the ops of this thread while a jvp runs; one observer serves those within it.
+class Follow : backend::Observer {
+ public:
+  Follow() {
+    if (running++ == 0) watch_last();
+  }
+  ~Follow() override {
+    --running;
+    unwatch();
+  }
+
+ private:
+  void end_op(const OpCall& call) override {
+    if (call.backward && context().forward && needs_record(call.inputs)) carry_tangents(call);
+  }
+  static inline thread_local int running = 0;
+};
+
+}  // namespace
+
+JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents) {
+  detail::check_vectors("jvp", "tangent", tangents, inputs);
+  const auto level = make_ref<ForwardLevel>(context().grad ? context().forward : nullptr);
+  const Follow observed;
+  const CarryTangents carried(level.get());
+  Tensors in;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    in.push_back(inputs[i].defined() ? detail::without_history(inputs[i]) : inputs[i]);
+    if (tangents[i].defined()) set_tangent(in[i], *level, detail::without_history(tangents[i]));
+  }
+  const Tensors outputs = f(in);
+  JacobianProduct result;
+  for (const Tensor& y : outputs) {
+    Tensor product = y.defined() ? tangent_of(y, *level, "jvp") : Tensor();
+    if (!product.defined() && y.defined() && is_floating(y.dtype())) product = detail::zeros_as(y);
+    result.products.push_back(product.defined() ? detail::without_history(product) : product);
+    result.outputs.push_back(y.defined() ? without_tangent(y, *level) : y);
+  }
+  return result;
 }
 
 }  // namespace tern

@@ -2,21 +2,19 @@
 
 #include <fmt/format.h>
 
+#include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
 #include "autodiff/gradient_arithmetic.h"
 
 namespace tern {
 
-namespace {
-
-Tensor zeros_as(const Tensor& x) {
+Tensor detail::zeros_as(const Tensor& x) {
   const Tensor result = empty(x.shape(), x.dtype(), x.device());
   detail::fill_gradient(result, 0);
   return result;
 }
 
-/// Throws unless there is a vector for each tensor, and each defined one has its tensor's shape and dtype.
-void check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors) {
+void detail::check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors) {
   if (vectors.size() != tensors.size())
     fail(where, fmt::format("expected {} {}s, one for each, but got {}", tensors.size(), what, vectors.size()));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -29,6 +27,8 @@ void check_vectors(const char* where, const char* what, const Tensors& vectors, 
                               to_string(x.device()), name(v.dtype()), to_string(v.shape()), to_string(v.device())));
   }
 }
+
+namespace {
 
 /// f of separate leaves, and its floating outputs that depend on them.
 struct Call {
@@ -53,16 +53,13 @@ struct Call {
   }
 };
 
-/// The jvp in which this jvp or vjp runs, unless it is a constant there.
-ForwardLevel* surrounding_level() { return context().grad ? context().forward : nullptr; }
-
 }  // namespace
 
 JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensors& cotangents) {
-  const ScopedValue<ForwardLevel*> followed(context().forward, surrounding_level());
+  const ScopedValue<ForwardLevel*> followed(context().forward, context().grad ? context().forward : nullptr);
   const GradMode recorded(true);
   const Call call(f, inputs);
-  check_vectors("vjp", "cotangent", cotangents, call.outputs);
+  detail::check_vectors("vjp", "cotangent", cotangents, call.outputs);
   Tensors outputs, vectors;
   for (const std::size_t i : call.dependent) {
     if (!cotangents[i].defined()) continue;
@@ -77,29 +74,9 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
     Tensor product;
     if (x.defined() && x.requires_grad()) {
       product = found[next++];
-      if (!product.defined()) product = zeros_as(x);
+      if (!product.defined()) product = detail::zeros_as(x);
     }
     result.products.push_back(product);
-  }
-  return result;
-}
-
-JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents) {
-  check_vectors("jvp", "tangent", tangents, inputs);
-  const auto level = make_ref<ForwardLevel>(surrounding_level());
-  const detail::CarryTangents carried(level.get());
-  Tensors in;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    in.push_back(inputs[i].defined() ? detail::without_history(inputs[i]) : inputs[i]);
-    if (tangents[i].defined()) detail::set_tangent(in[i], *level, detail::without_history(tangents[i]));
-  }
-  const Tensors outputs = f(in);
-  JacobianProduct result;
-  for (const Tensor& y : outputs) {
-    Tensor product = y.defined() ? detail::tangent_of(y, *level, "jvp") : Tensor();
-    if (!product.defined() && y.defined() && is_floating(y.dtype())) product = zeros_as(y);
-    result.products.push_back(product.defined() ? detail::without_history(product) : product);
-    result.outputs.push_back(y.defined() ? detail::without_tangent(y, *level) : y);
   }
   return result;
 }

@@ -37,4 +37,11 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
 /// kernel ("once differentiable", within the limits of autodiff/function.h; or one that declares once_differentiable).
 JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents);
 
+namespace detail {
+/// New zeros of x's shape, dtype and device.
+Tensor zeros_as(const Tensor& x);
+/// Throws unless there is a vector for each tensor, and each defined one has its tensor's shape, dtype and device.
+void check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors);
+}  // namespace detail
+
 }  // namespace tern

@@ -17,6 +17,25 @@ AutogradState& ensure_autograd_state(const Tensor& x) {
   return static_cast<AutogradState&>(*slot);
 }
 
+const TangentLink* detail::tangents_of(const Tensor& x) {
+  const AutogradState* const state = x.defined() ? autograd_state(x) : nullptr;
+  return state ? static_cast<const TangentLink*>(state->tangents.get()) : nullptr;
+}
+
+bool detail::carries_tangent(const Tensor& x) {
+  for (const TangentLink* t = tangents_of(x); t; t = t->next.get())
+    for (const ForwardLevel* level = context().forward; level; level = level->outer.get())
+      if (t->level.get() == level) return true;
+  return false;
+}
+
+Tensor detail::without_history(const Tensor& x) {
+  Tensor result = x.detach();
+  if (const AutogradState* const state = autograd_state(x); state && state->tangents)
+    ensure_autograd_state(result).tangents = state->tangents;
+  return result;
+}
+
 GradientSink& gradient_sink(const Tensor& leaf) {
   std::unique_ptr<GradientSink>& sink = ensure_autograd_state(leaf).sink;
   if (!sink) sink = std::make_unique<GradientSink>();
@@ -151,8 +170,9 @@ double detail::observed_bytes(std::span<const Tensor> tensors) {
 
 double OpCall::bytes() const { return detail::observed_bytes(outputs) + detail::observed_bytes(inputs); }
 
-void detail::end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved, bool is_recorded) {
-  const OpCall call{op, outputs, inputs, is_recorded ? saved : TensorList(), is_recorded};
+void detail::end_call(const Op& op, std::span<const Tensor> outputs, const TensorList& inputs) {
+  if (!backend::observer) return;
+  const OpCall call{op, outputs, inputs, {}, false, nullptr, nullptr};
   backend::tell([&](backend::Observer& told) { told.end_op(call); });
 }
 

@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 
-#include "autodiff/forward.h"
 #include "autodiff/gradient_target.h"
 #include "autodiff/saved_tensor.h"
 #include "tensor/tensor.h"
@@ -13,6 +12,34 @@ namespace tern {
 struct Node;
 class Backward;
 class LeafWriter;
+
+/// The dtype that an op computes in under autocast (ops/autocast.h).
+enum class CastTo : std::uint8_t {
+  none,    ///< that of its operands
+  lower,   ///< the scope's 16-bit dtype: products, which are compute-bound, and which tensor cores compute in 16 bits with f32 sums
+  f32,     ///< sums, exponentials, losses, for which 16 bits are too narrow
+  widest,  ///< the widest dtype of several operands, which must have one
+};
+/// Dtypes of an op's operands.
+enum class Takes : std::uint8_t {
+  any,       ///< the op checks for itself
+  floating,  ///< floating ones; operands of others are refused
+};
+/// How jvp computes the tangents of an op's outputs. Rules other than `transposed` are used where they are cheaper: Note [Tangents].
+enum class Tangent : std::uint8_t {
+  transposed,  ///< by the transpose of the op's backward
+  symmetric,   ///< the Jacobian is symmetric, as that of an elementwise op: backward of the input's tangent, for an input like the output
+  linear,      ///< the op is linear in all of its floating inputs together: the op of the tangents
+  product,     ///< the op is linear in each of its first two inputs, and a third, if any, is added
+};
+
+/// What is known of an op before it runs: one constexpr value beside each op.
+struct Op {
+  const char* name;                       ///< in errors, profiles and graphs; a literal
+  CastTo autocast = CastTo::none;         ///< dtype of its operands under autocast
+  Takes takes = Takes::any;               ///< dtypes that it accepts
+  Tangent tangent = Tangent::transposed;  ///< its derivative in forward mode
+};
 
 /// Edge of the graph, along which a gradient flows: to an output of the op that `node` records, or to the leaf that it accumulates into.
 struct Edge {
@@ -54,6 +81,16 @@ struct Node : RefCounted {
   void destroy() noexcept override;
 };
 
+namespace detail {
+/// A call of backward for tangents: finds those of a fused op from its plain reference, which backward passes to vjp (autodiff/vjp.h).
+struct ReferenceTangents {
+  virtual void find(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference) = 0;
+
+ protected:
+  ~ReferenceTangents() = default;
+};
+}  // namespace detail
+
 /// The argument of an op's backward function: gradients and saved tensors. An index out of range throws Error.
 class Backward {
  public:
@@ -73,6 +110,7 @@ class Backward {
     return node_.saved[index].unpack(node_);
   }
   std::size_t saved_count() const { return node_.saved.size(); }  ///< number of saved tensors
+  std::size_t input_count() const { return node_.next.size(); }   ///< number of the op's inputs
   /// True if the gradient of an input is required; for other inputs an undefined tensor may be returned.
   bool needs(std::size_t input) const { return bool(edge(input).node); }
   /// Target in the gradient that an input, a leaf, already has, for kernels that can write into it: a weight's gradient is then one product
@@ -135,13 +173,15 @@ class TensorList {
 /// True if a derivative of an op on these inputs is required: it is to be recorded, or its output gets a tangent.
 bool needs_record(const TensorList& inputs);
 
-/// Call of an op, as reported to observers.
+/// Call of an op that has computed its outputs, as reported to observers.
 struct OpCall {
-  const char* op;                   ///< name of the op, as `record` was given it
-  std::span<const Tensor> outputs;  ///< results
-  std::span<const Tensor> inputs;   ///< operands, undefined ones included
-  std::span<const Tensor> saved;    ///< saved for backward, possibly packed by hooks; empty if the op is not recorded
-  bool is_recorded;                 ///< true if its floating outputs will require gradients
+  const Op& op;                                             ///< the op
+  std::span<const Tensor> outputs;                          ///< results
+  std::span<const Tensor> inputs;                           ///< operands, undefined ones included
+  std::span<const Tensor> saved;                            ///< kept for backward, if the call is recorded, and possibly packed by hooks
+  bool is_recorded;                                         ///< true if its floating outputs will require gradients
+  const std::function<Tensors(const Backward&)>& backward;  ///< gradients of the inputs
+  const std::function<Tensors(const Tensors&)>& again;      ///< the op of other inputs, for the rules `linear` and `product`
 
   /// Bytes of operands and results; an expanded tensor counts with the size of its storage.
   double bytes() const;
@@ -151,13 +191,10 @@ namespace detail {
 /// True if needs_record() means a graph, and not only tangents.
 bool needs_graph(const TensorList& inputs);
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
-void check_anomaly(const char* op, std::span<const Tensor> outputs, const TensorList& inputs);
 /// Calls context().after_op, and removes it from the context.
 void call_after_op();
 /// Bytes of the tensors that a kernel reads or writes. An expanded tensor counts with the size of its storage, which is read once.
 double observed_bytes(std::span<const Tensor> tensors);
-/// Reports a call that has computed its outputs to observers.
-void end_op(const char* op, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved, bool is_recorded);
 
 /// Shape and dtype of an op's input, which its gradient must have.
 struct TensorSpec {
@@ -166,49 +203,91 @@ struct TensorSpec {
 };
 /// Throws Error that names the op and the first gradient whose shape or dtype is not that of its input. Undefined gradients are accepted.
 void check_gradient_specs(const char* op, std::span<const TensorSpec> inputs, std::span<const Tensor> gradients);
+
+/// Ends the call of an op without gradient: reports it to the observers.
+void end_call(const Op& op, std::span<const Tensor> outputs, const TensorList& inputs);
+/// Ends the call of an op: reports it to the observers, then records it if a gradient is required. `again` is nullptr for an op whose
+/// tangent rule does not call it.
+template <class F, class Again>
+void end_call(const Op& op, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved, F&& backward,
+              const Again& again) {
+  if (context().after_op) [[unlikely]]
+    call_after_op();
+  const bool is_recorded = needs_graph(inputs) && (outputs.size() != 1 || is_floating(outputs[0].dtype()));
+  if (backend::observer) [[unlikely]] {
+    const OpCall call{op, outputs, inputs, saved, is_recorded, std::cref(backward), again};
+    backend::tell([&](backend::Observer& told) { told.end_op(call); });
+  }
+  if (is_recorded) attach(make_ref<LambdaNode<std::decay_t<F>>>(op.name, std::forward<F>(backward)), outputs, inputs, saved);
+}
 }  // namespace detail
 
 /// Makes `output` the result of an op on `inputs`, recorded only if a gradient is required. `backward` is called as `Tensors(const
-/// Backward&)` and returns one gradient for each input. Tensors in `saved` are kept until then. Within jvp the output gets its tangent, by
-/// `rule` (autodiff/forward.h).
-template <class Rule, class F>
-Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, const Rule& rule, F backward) {
-  if (context().after_op) [[unlikely]]
-    detail::call_after_op();
-  const bool is_recorded = detail::needs_graph(inputs) && is_floating(output.dtype());
-  if (backend::observer) detail::end_op(op, {&output, 1}, inputs, saved, is_recorded);
-  if (context().anomaly) detail::check_anomaly(op, {&output, 1}, inputs);
-  if (context().forward && needs_record(inputs)) [[unlikely]]
-    detail::carry_tangents({op, {&output, 1}, inputs, saved, std::cref(backward), rule});
-  if (is_recorded) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), {&output, 1}, inputs, saved);
+/// Backward&)` and returns one gradient for each input. Tensors in `saved` are kept until then. For code below ops/op.h, whose call()
+/// is the door of every op.
+template <class F>
+Tensor record(const Op& op, Tensor output, TensorList inputs, TensorList saved, F backward) {
+  detail::end_call(op, {&output, 1}, inputs, saved, std::move(backward), nullptr);
   return output;
 }
-
 /// As record, for an op with several outputs.
-template <class Rule, class F>
-Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, const Rule& rule, F backward) {
-  if (context().after_op) [[unlikely]]
-    detail::call_after_op();
-  const bool is_recorded = detail::needs_graph(inputs);
-  if (backend::observer) detail::end_op(op, outputs, inputs, saved, is_recorded);
-  if (context().anomaly) detail::check_anomaly(op, outputs, inputs);
-  if (context().forward && needs_record(inputs)) [[unlikely]]
-    detail::carry_tangents({op, outputs, inputs, saved, std::cref(backward), rule});
-  if (is_recorded) detail::attach(make_ref<LambdaNode<F>>(op, std::move(backward)), outputs, inputs, saved);
+template <class F>
+Tensors record_all(const Op& op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
+  detail::end_call(op, outputs, inputs, saved, std::move(backward), nullptr);
   return outputs;
 }
 
-/// @{
-/// record and record_all with the rule Transposed.
+// Until every op goes through call(): rules as types, and an op's name as text.
+struct Transposed {};
+struct Symmetric {};
+template <class F>
+struct Linear {
+  F op;
+};
+template <class F>
+struct Product {
+  F op;
+};
+template <class F>
+Linear(F) -> Linear<F>;
+template <class F>
+Product(F) -> Product<F>;
+
+namespace detail {
+inline Op op_of(const char* name, const Transposed&) { return {name}; }
+inline Op op_of(const char* name, const Symmetric&) { return {.name = name, .tangent = Tangent::symmetric}; }
+template <class F>
+Op op_of(const char* name, const Linear<F>&) {
+  return {.name = name, .tangent = Tangent::linear};
+}
+template <class F>
+Op op_of(const char* name, const Product<F>&) {
+  return {.name = name, .tangent = Tangent::product};
+}
+template <class R>
+std::function<Tensors(const Tensors&)> again_of(const R& rule) {
+  if constexpr (requires { rule.op; }) return std::cref(rule.op);
+  else return nullptr;
+}
+}  // namespace detail
+template <class Rule, class F>
+Tensor record(const char* name, Tensor output, TensorList inputs, TensorList saved, const Rule& rule, F backward) {
+  detail::end_call(detail::op_of(name, rule), {&output, 1}, inputs, saved, std::move(backward), detail::again_of(rule));
+  return output;
+}
+template <class Rule, class F>
+Tensors record_all(const char* name, Tensors outputs, TensorList inputs, TensorList saved, const Rule& rule, F backward) {
+  detail::end_call(detail::op_of(name, rule), outputs, inputs, saved, std::move(backward), detail::again_of(rule));
+  return outputs;
+}
 template <class F>
 Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
-  return record(op, std::move(output), inputs, saved, Transposed{}, std::move(backward));
+  return record(Op{op}, std::move(output), inputs, saved, std::move(backward));
 }
 template <class F>
 Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
-  return record_all(op, std::move(outputs), inputs, saved, Transposed{}, std::move(backward));
+  return record_all(Op{op}, std::move(outputs), inputs, saved, std::move(backward));
 }
-/// @}
 
 /// Called by every in-place op before it writes. Throws Error if autograd would miss the edit (the target or a source requires a gradient
 /// while ops are recorded), and if elements would be written before they are read: the target's elements share memory among themselves, or

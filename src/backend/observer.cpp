@@ -9,6 +9,12 @@ void Observer::watch() {
   observer = this;
 }
 
+void Observer::watch_last() {
+  Observer** place = &observer;
+  while (*place) place = &(*place)->outer_;
+  *place = this;
+}
+
 void Observer::unwatch() {
   for (Observer** place = &observer; *place; place = &(*place)->outer_)
     if (*place == this) {

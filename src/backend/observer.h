@@ -10,10 +10,11 @@ class Tensor;
 namespace backend {
 
 // Note [Observers]
-// Observers are the only way to watch a thread's work: a profiler (profile/profiler.h), a memory history (profile/memory_history.h). Each
-// layer reports what only it knows: on() that a kernel runs, `record` the op and what it saved, ModuleScope the module, the backward pass
-// the node, a gradient sink that a leaf's gradient is ready, and a training step the pass. Without an observer each report costs a load and
-// a branch. No result depends on observers. Types of higher layers are passed by reference and are only declared here.
+// Observers are the only way to watch a thread's work: a profiler (profile/profiler.h), a memory history (profile/memory_history.h),
+// anomaly mode (autodiff/anomaly.h), jvp (autodiff/forward.cpp). Each layer reports what only it knows: on() that a kernel runs, `record`
+// the op and what it saved, ModuleScope the module, the backward pass the node, a gradient sink that a leaf's gradient is ready, and a
+// training step the pass. Without an observer each report costs a load and a branch. No result depends on observers, but jvp's own. Types
+// of higher layers are passed by reference and are only declared here.
 
 /// Observer of the work of a thread. Several may watch one thread: each sees everything from watch() to unwatch().
 class Observer {
@@ -63,6 +64,8 @@ class Observer {
  protected:
   /// Starts watching this thread. Only one thread at a time.
   void watch();
+  /// As watch(), but told after all others, and not of scopes: for an observer that calls ops itself.
+  void watch_last();
   /// Stops watching; called by the watched thread, for its observers in any order. Does nothing if it does not watch the thread.
   void unwatch();
 

@@ -160,7 +160,7 @@ void run_concurrently(std::size_t count, std::int64_t threads, const F& work) {
 /// thread-bound state: observers, cached casts of autocast, anomaly mode.
 std::int64_t decoding_threads(std::size_t rows, bool is_thread_safe) {
   constexpr std::int64_t min_rows = 16;  // per thread: fewer cost more per row, because a step reads all weights
-  const bool is_watched = backend::observer || context().anomaly || context().autocast;
+  const bool is_watched = backend::observer || context().autocast;
   const std::int64_t threads = num_threads();
   return !is_thread_safe || is_watched || static_cast<std::int64_t>(rows) < min_rows * threads ? 1 : threads;
 }

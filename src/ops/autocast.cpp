@@ -1,57 +1,13 @@
 #include "ops/autocast.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
-#include <string_view>
 
 #include "autodiff/autograd_state.h"
-#include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
-#include "ops/copy.h"
-#include "ops/detail/autocast.h"
+#include "ops/op.h"
 
 namespace tern {
-
-// The policy, after PyTorch's "Autocast Op Reference".
-static constexpr std::array table = {
-    // Products are compute-bound, and tensor cores compute them in 16 bits with f32 sums.
-    AutocastRule{"matmul", CastTo::lower},
-    AutocastRule{"linear", CastTo::lower},
-    AutocastRule{"depthwise_conv1d", CastTo::lower},
-    AutocastRule{"conv1d", CastTo::lower},
-    AutocastRule{"conv2d", CastTo::lower},
-    AutocastRule{"conv_transpose2d", CastTo::lower},
-    // Sums of many terms, and functions that exceed the range or the precision of 16 bits.
-    AutocastRule{"softmax", CastTo::f32},
-    AutocastRule{"log_softmax", CastTo::f32},
-    AutocastRule{"attention_softmax", CastTo::f32},
-    AutocastRule{"layer_norm", CastTo::f32},
-    AutocastRule{"rms_norm", CastTo::f32},
-    AutocastRule{"cross_entropy", CastTo::f32},
-    AutocastRule{"mse_loss", CastTo::f32},
-    AutocastRule{"exp", CastTo::f32},
-    AutocastRule{"log", CastTo::f32},
-    AutocastRule{"log1p", CastTo::f32},
-    AutocastRule{"expm1", CastTo::f32},
-    AutocastRule{"pow", CastTo::f32},
-    AutocastRule{"rsqrt", CastTo::f32},
-    AutocastRule{"reciprocal", CastTo::f32},
-    AutocastRule{"sum", CastTo::f32},
-    AutocastRule{"prod", CastTo::f32},
-    AutocastRule{"cumsum", CastTo::f32},
-    AutocastRule{"logsumexp", CastTo::f32},
-    // Operands that must have one dtype.
-    AutocastRule{"cat", CastTo::widest},
-    AutocastRule{"stack", CastTo::widest},
-};
-
-std::span<const AutocastRule> autocast_table() { return table; }
-
-static const AutocastRule* rule_of(std::string_view op) {
-  const auto found = std::find_if(table.begin(), table.end(), [op](const AutocastRule& rule) { return op == rule.op; });
-  return found == table.end() ? nullptr : &*found;
-}
 
 static bool is_castable(DType dtype) { return is_floating(dtype) && dtype != DType::f64; }
 
@@ -62,10 +18,9 @@ static DType checked_dtype(DType dtype) {
 
 Autocast::Autocast(DType dtype) : dtype_(checked_dtype(dtype)), scope_(context().autocast, this) {}
 
-Tensor Autocast::operand(const char* op, const Tensor& x) {
-  const AutocastRule* rule = rule_of(op);
-  if (!rule || !is_castable(x.dtype())) return x;
-  return rule->to == CastTo::f32 ? cast(x, DType::f32) : rule->to == CastTo::lower ? lowered(x) : x;
+Tensor Autocast::operand(CastTo to, const Tensor& x) {
+  if (!is_castable(x.dtype())) return x;
+  return to == CastTo::f32 ? cast(x, DType::f32) : to == CastTo::lower ? lowered(x) : x;
 }
 
 /// A weight whose memory is allocated on demand. Its cast is not kept: all casts together would take half as much memory as the weights.
@@ -92,9 +47,16 @@ Tensor Autocast::lowered(const Tensor& x) {
   return kept.result;
 }
 
-Tensors detail::autocast_all(const char* op, std::span<const Tensor> xs) {
-  Tensors result(xs.begin(), xs.end());
-  if (!context().autocast || xs.empty() || !rule_of(op)) return result;
+Tensor detail::operand(const Op& op, const Tensor& x) {
+  if (!x.defined()) return x;
+  if (op.takes == Takes::floating) check_floating(op.name, x);
+  return context().autocast ? context().autocast->operand(op.autocast, x) : x;
+}
+
+Tensors detail::operands(const Op& op, const Tensors& xs) {
+  Tensors result;
+  for (const Tensor& x : xs) result.push_back(operand(op, x));
+  if (!context().autocast || op.autocast != CastTo::widest || xs.empty()) return result;
   if (!std::all_of(xs.begin(), xs.end(), [](const Tensor& x) { return is_castable(x.dtype()); })) return result;
   DType widest = xs[0].dtype();
   for (const Tensor& x : xs) widest = promote(widest, x.dtype());

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "autodiff/forward.h"
+#include "autodiff/autograd_state.h"
 #include "autodiff/gradient_sink.h"
 #include "backend/event.h"
 #include "ops/copy.h"

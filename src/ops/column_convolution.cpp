@@ -7,10 +7,10 @@
 
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
-#include "ops/detail/costly.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
 #include "ops/matmul.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "autodiff/node.h"
 #include "backend/memory.h"
 #include "ops/kernels/copy.h"
+#include "ops/op.h"
 #include "ops/view.h"
 
 namespace tern {
@@ -16,36 +16,51 @@ static Tensor converted(const Tensor& x, DType dtype) {
   return y;
 }
 
-Tensor clone(const Tensor& x) {
-  return record("clone", converted(x, x.dtype()), {x}, {}, Symmetric{}, [](const Backward& call) -> Tensors { return {call.grad()}; });
-}
+namespace {
 
-Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
+struct Clone {
+  static constexpr Op op{.name = "clone", .tangent = Tangent::symmetric};
 
-Tensor cast(const Tensor& x, DType dtype) {
-  if (x.dtype() == dtype) return x;
-  return record("cast", converted(x, dtype), {x}, {}, Linear{[&](const Tensors& t) -> Tensors { return {cast(t[0], dtype)}; }},
-                [from = x.dtype()](const Backward& call) -> Tensors { return {cast(call.grad(), from)}; });
-}
+  Result<Tensor> forward(const Tensor& x) const { return {converted(x, x.dtype())}; }
+  Tensors backward(const Backward& call) const { return {call.grad()}; }
+};
 
-Tensor to(const Tensor& x, Device device) {
-  if (x.device() == device) return x;
-  const Tensor source = x.is_contiguous() ? x : converted(x, x.dtype());
-  Tensor y = empty(x.shape(), x.dtype(), device);
-  const auto bytes = static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
-  if (bytes > 0) {
-    const View from = source.view(), into = y.view();
+struct Cast {
+  static constexpr Op op{.name = "cast", .tangent = Tangent::linear};
+  DType from, to;
+
+  Result<Tensor> forward(const Tensor& x) const { return {converted(x, to)}; }
+  Tensors backward(const Backward& call) const { return {cast(call.grad(), from)}; }
+};
+
+struct To {
+  static constexpr Op op{.name = "to", .tangent = Tangent::linear};
+  Device from, device;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    const Tensor source = x.is_contiguous() ? x : converted(x, x.dtype());
+    const Tensor y = empty(x.shape(), x.dtype(), device);
+    const auto bytes = static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
+    if (bytes == 0) return {y};
+    const View read = source.view(), into = y.view();
     if (device.type == DeviceType::cpu) {
-      on(x.device(), [&](auto dev) { backend::copy_to_host(dev, into.data, from.data, bytes, from.stream); });
-    } else if (x.device().type == DeviceType::cpu) {
-      on(device, [&](auto dev) { backend::copy_from_host(dev, into.data, from.data, bytes, into.stream); });
+      on(from, [&](auto dev) { backend::copy_to_host(dev, into.data, read.data, bytes, read.stream); });
+    } else if (from.type == DeviceType::cpu) {
+      on(device, [&](auto dev) { backend::copy_from_host(dev, into.data, read.data, bytes, into.stream); });
     } else {
-      on_cuda("to", device, [&](auto dev) { backend::copy_between(dev, into.data, into.stream, from.data, from.stream, bytes); });
+      on_cuda(op.name, device, [&](auto dev) { backend::copy_between(dev, into.data, into.stream, read.data, read.stream, bytes); });
     }
+    return {y};
   }
-  return record("to", y, {x}, {}, Linear{[&](const Tensors& t) -> Tensors { return {to(t[0], device)}; }},
-                [from = x.device()](const Backward& call) -> Tensors { return {to(call.grad(), from)}; });
-}
+  Tensors backward(const Backward& call) const { return {to(call.grad(), from)}; }
+};
+
+}  // namespace
+
+Tensor clone(const Tensor& x) { return call(Clone{}, x); }
+Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
+Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : call(Cast{x.dtype(), dtype}, x); }
+Tensor to(const Tensor& x, Device device) { return x.device() == device ? x : call(To{x.device(), device}, x); }
 
 Tensor copy_(const Tensor& target, const Tensor& source) {
   if (broadcast_shapes(target.shape(), source.shape(), "copy_") != target.shape())

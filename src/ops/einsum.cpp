@@ -8,8 +8,8 @@
 #include <string>
 
 #include "ops/copy.h"
-#include "ops/detail/on_cpu.h"
 #include "ops/matmul.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/rearrange.h"
 #include "ops/reduce.h"

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "ops/copy.h"
-#include "ops/detail/check_floating.h"
 #include "ops/factory.h"
+#include "ops/op.h"
 #include "ops/operators.h"
 #include "ops/reduce.h"
 

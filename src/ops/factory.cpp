@@ -6,8 +6,8 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/detail/check_floating.h"
 #include "ops/kernels/copy.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 #include "tensor/holds.h"

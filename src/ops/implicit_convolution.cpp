@@ -3,8 +3,8 @@
 #include "autodiff/vjp.h"
 #include "ops/copy.h"
 #include "ops/detail/column_convolution.h"
-#include "ops/detail/costly.h"
 #include "ops/factory.h"
+#include "ops/op.h"
 #include "ops/reduce.h"
 #include "tensor/view_of.h"
 

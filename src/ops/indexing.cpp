@@ -7,11 +7,11 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/detail/indices.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
 #include "ops/kernels/index.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

@@ -5,9 +5,8 @@
 #include <cmath>
 
 #include "ops/copy.h"
-#include "ops/detail/indices.h"
-#include "ops/detail/widened.h"
 #include "ops/index.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

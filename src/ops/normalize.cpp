@@ -6,16 +6,12 @@
 #include <cmath>
 #include <limits>
 
-#include "autodiff/vjp.h"
-#include "ops/copy.h"
-#include "ops/detail/autocast.h"
 #include "ops/detail/centered.h"
-#include "ops/detail/check_floating.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/detail/softmax_gradient.h"
-#include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/layer_norm.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -34,66 +30,81 @@ Tensor detail::softmax_gradient(const Tensor& p, const Tensor& g, int dim) {
   return weighted - p * sum(weighted, {dim}, true);
 }
 
-Tensor softmax(const Tensor& x_, int dim) {
-  const Tensor x = detail::autocast("softmax", x_);
-  detail::check_floating("softmax", x);
+namespace {
+
+struct Softmax {
+  static constexpr Op op{.name = "softmax", .autocast = CastTo::f32, .takes = Takes::floating, .tangent = Tangent::symmetric};
+  int dim;
+  detail::Hidden hidden;
+
+  struct Kept {
+    Tensor y;
+  };
+  Result<Tensor, Kept> forward(const Tensor& x) const {
+    const NoGrad unrecorded;
+    if (x.numel() == 0) return {empty_like(x), {x}};
+    const Tensor wide = detail::widened(x);
+    Tensor top = max(wide, {dim}, true);
+    if (hidden == detail::Hidden::is_zero) top = where(eq(top, -std::numeric_limits<double>::infinity()), 0.0, top);
+    const Tensor exponentials = exp(wide - top);
+    Tensor total = sum(exponentials, {dim}, true);
+    if (hidden == detail::Hidden::is_zero) total = where(eq(total, 0), 1.0, total);
+    const Tensor y = cast(exponentials / total, x.dtype());
+    return {y, {y}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const { return {detail::softmax_gradient(kept.y, call.grad(), dim)}; }
+};
+
+struct LogSoftmax {
+  static constexpr Op op{.name = "log_softmax", .autocast = CastTo::f32, .takes = Takes::floating, .tangent = Tangent::linear};
+  int dim;
+
+  struct Kept {
+    Tensor y;
+  };
+  Result<Tensor, Kept> forward(const Tensor& x) const {
+    const NoGrad unrecorded;
+    const Tensor wide = detail::widened(x), total = logsumexp(wide, {dim}, true);
+    // total - total is 0, or NaN for an infinite total: softmax of a row with inf is NaN, but x - inf = -inf would be a probability of 0.
+    const Tensor y = cast(wide - (total + (total - total)), x.dtype());
+    return {y, {y}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor g = detail::widened(call.grad());
+    return {cast(g - exp(detail::widened(kept.y)) * sum(g, {dim}, true), call.grad().dtype())};
+  }
+  Tensors tangents(const Tensors& t, const Kept& kept) const {
+    return {t[0] - cast(sum(exp(detail::widened(kept.y)) * t[0], {dim}, true), kept.y.dtype())};
+  }
+};
+
+}  // namespace
+
+Tensor detail::softmax(const Tensor& x, int dim, Hidden hidden) { return call(Softmax{dim, hidden}, x); }
+
+Tensor softmax(const Tensor& x, int dim) {
   dim = normalize_dim(dim, std::max(x.dims(), 1), "softmax");
   if (x.dims() == 0) return reshape(softmax(reshape(x, {1}), 0), {});
   return detail::softmax(x, dim, detail::Hidden::is_undefined);
 }
 
-Tensor detail::softmax(const Tensor& x, int dim, Hidden hidden) {
-  Tensor y;
-  {
-    const NoGrad unrecorded;
-    if (x.numel() == 0) {
-      y = empty_like(x);
-    } else {
-      const Tensor wide = detail::widened(x);
-      Tensor top = max(wide, {dim}, true);
-      if (hidden == Hidden::is_zero) top = where(eq(top, -std::numeric_limits<double>::infinity()), 0.0, top);
-      const Tensor exponentials = exp(wide - top);
-      Tensor total = sum(exponentials, {dim}, true);
-      if (hidden == Hidden::is_zero) total = where(eq(total, 0), 1.0, total);
-      y = cast(exponentials / total, x.dtype());
-    }
-  }
-  return record("softmax", y, {x}, {y}, Symmetric{},
-                [dim](const Backward& call) -> Tensors { return {detail::softmax_gradient(call.saved(0), call.grad(), dim)}; });
-}
-
-Tensor log_softmax(const Tensor& x_, int dim) {
-  const Tensor x = detail::autocast("log_softmax", x_);
-  detail::check_floating("log_softmax", x);
+Tensor log_softmax(const Tensor& x, int dim) {
   dim = normalize_dim(dim, std::max(x.dims(), 1), "log_softmax");
   if (x.dims() == 0) return reshape(log_softmax(reshape(x, {1}), 0), {});
-  Tensor y;
-  {
-    const NoGrad unrecorded;
-    const Tensor wide = detail::widened(x), total = logsumexp(wide, {dim}, true);
-    // total - total is 0, or NaN for an infinite total: softmax of a row with inf is NaN, but x - inf = -inf would be a probability of 0.
-    y = cast(wide - (total + (total - total)), x.dtype());
-  }
-  return record("log_softmax", y, {x}, {y}, Linear{[&](const Tensors& t) -> Tensors {
-                  return {t[0] - cast(sum(exp(detail::widened(y)) * t[0], {dim}, true), y.dtype())};
-                }},
-                [dim](const Backward& call) -> Tensors {
-                  const Tensor g = detail::widened(call.grad());
-                  return {cast(g - exp(detail::widened(call.saved(0))) * sum(g, {dim}, true), call.grad().dtype())};
-                });
+  return call(LogSoftmax{dim}, x);
 }
 
 namespace {
 
-/// Kind of norm, and the op's name in errors.
-struct Norm {
-  const char* op;
+/// Kind of norm.
+struct Kind {
   bool centered;
   double eps;
-
-  /// x cast as this thread's autocast asks.
-  Tensor operand(const Tensor& x) const { return detail::autocast(centered ? "layer_norm" : "rms_norm", x); }
 };
+
+constexpr Op norm_op(const char* name, Tangent tangent = Tangent::transposed) {
+  return {.name = name, .autocast = CastTo::f32, .tangent = tangent};
+}
 
 void check_norm(const char* op, double eps, const Tensor& x, std::initializer_list<const Tensor*> parameters) {
   if (!(eps > 0) || !std::isfinite(eps)) fail(op, fmt::format("expected a finite eps > 0 but got {}", eps));
@@ -112,10 +123,10 @@ struct Normalized {
   Tensor x_hat, rstd;  ///< the normalized rows, and 1 / deviation; both widened
 };
 
-Normalized normalized(const Tensor& x_, const Norm& norm) {
-  const Tensor x = detail::widened(x_), deviation = norm.centered ? detail::centered(x, {-1}) : x;
+Normalized normalized(const Tensor& given, const Kind& norm) {
+  const Tensor x = detail::widened(given), deviation = norm.centered ? detail::centered(x, {-1}) : x;
   const Tensor rstd = rsqrt(mean(square(deviation), {-1}, true) + norm.eps);
-  const bool is_own = !deviation.is_same(x_);
+  const bool is_own = !deviation.is_same(given);
   return {is_own && !context().grad ? mul_(deviation, rstd) : deviation * rstd, rstd};
 }
 
@@ -134,7 +145,7 @@ struct NormGradients {
 struct Wanted {
   bool x = true, gamma = false, beta = false;
 };
-NormGradients closed_form(const Norm& norm, const Normalized& rows, const Tensor& gamma, const Tensor& g, Wanted wanted) {
+NormGradients closed_form(const Kind& norm, const Normalized& rows, const Tensor& gamma, const Tensor& g, Wanted wanted) {
   NormGradients result;
   if (wanted.x) {
     const Tensor h = gamma.defined() ? g * gamma : g;
@@ -146,32 +157,42 @@ NormGradients closed_form(const Norm& norm, const Normalized& rows, const Tensor
   return result;
 }
 
-Tensor plain_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, const Tensor& beta_) {
-  const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
-  check_norm(norm.op, norm.eps, x, {&gamma, &beta});
-  Normalized rows;
-  Tensor y;
-  {
+struct PlainNorm {
+  Op op;
+  Kind norm;
+
+  struct Kept {
+    Tensor x, gamma, x_hat, rstd;
+  };
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& gamma, const Tensor& beta) const {
+    check_norm(op.name, norm.eps, x, {&gamma, &beta});
     const NoGrad unrecorded;
-    rows = normalized(x, norm);
-    y = cast(affine(rows.x_hat, detail::widened(gamma), detail::widened(beta)), x.dtype());
-    rows.x_hat = cast(rows.x_hat, x.dtype());
+    const auto [x_hat, rstd] = normalized(x, norm);
+    return {cast(affine(x_hat, detail::widened(gamma), detail::widened(beta)), x.dtype()), {x, gamma, cast(x_hat, x.dtype()), rstd}};
   }
-  const Linear tangent{[&](const Tensors& t) -> Tensors {  // the derivative of x_hat is symmetric
-    const Normalized made = context().grad ? normalized(x, norm) : Normalized{detail::widened(rows.x_hat), rows.rstd};
-    Tensor along = closed_form(norm, made, {}, detail::widened(t[0]), {}).x;
-    if (gamma.defined()) along = along * detail::widened(gamma) + made.x_hat * detail::widened(t[1]);
-    return {cast(beta.defined() ? along + detail::widened(t[2]) : along, y.dtype())};
-  }};
-  return record(norm.op, y, {x, gamma, beta}, {x, gamma, rows.x_hat, rows.rstd}, tangent, [norm](const Backward& call) -> Tensors {
-    // For a higher order, the saved statistics must depend on x: compute them again, recorded.
-    const Normalized made = context().grad ? normalized(call.saved(0), norm) : Normalized{detail::widened(call.saved(2)), call.saved(3)};
-    NormGradients d = closed_form(norm, made, detail::widened(call.saved(1)), detail::widened(call.grad()),
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    NormGradients d = closed_form(norm, rows(kept), detail::widened(kept.gamma), detail::widened(call.grad()),
                                   {call.needs(0), call.needs(1), call.needs(2)});
     for (Tensor* gradient : {&d.x, &d.gamma, &d.beta})
       if (gradient->defined()) *gradient = cast(*gradient, call.grad().dtype());
     return {d.x, d.gamma, d.beta};
-  });
+  }
+  Tensors tangents(const Tensors& t, const Kept& kept) const {  // the derivative of x_hat is symmetric
+    const Normalized made = rows(kept);
+    Tensor along = closed_form(norm, made, {}, detail::widened(t[0]), {}).x;
+    if (kept.gamma.defined()) along = along * detail::widened(kept.gamma) + made.x_hat * detail::widened(t[1]);
+    return {cast(t[2].defined() ? along + detail::widened(t[2]) : along, kept.x.dtype())};
+  }
+
+ private:
+  /// For a higher order, the kept statistics must depend on x: they are computed again, recorded.
+  Normalized rows(const Kept& kept) const {
+    return context().grad ? normalized(kept.x, norm) : Normalized{detail::widened(kept.x_hat), kept.rstd};
+  }
+};
+
+Tensor plain_norm(const char* op, const Kind& norm, const Tensor& x, const Tensor& gamma, const Tensor& beta) {
+  return call(PlainNorm{norm_op(op, Tangent::linear), norm}, x, gamma, beta);
 }
 
 // Fused norms.
@@ -190,7 +211,7 @@ View rows_of(const Tensor& x) {
 struct Statistics {
   Tensor mean, rstd;  ///< (R); see Note [Shifted rows]
 };
-Statistics empty_statistics(const Norm& norm, const Tensor& x) {
+Statistics empty_statistics(const Kind& norm, const Tensor& x) {
   const DType dtype = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const Shape rows = {rows_of(x).shape[0]};
   return {norm.centered ? empty(rows, dtype, x.device()) : Tensor(), empty(rows, dtype, x.device())};
@@ -231,7 +252,7 @@ struct ParameterTargets {
 };
 
 /// Gradients by the kernel; g and g_sum as autograd gives them, g_sum may be undefined.
-FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor& gamma, const Statistics& kept, const Tensor& g,
+FusedGradients kernel_gradients(const Kind& norm, const Tensor& s, const Tensor& gamma, const Statistics& kept, const Tensor& g,
                                 const Tensor& g_sum, const DropoutState& dropout, const ParameterTargets& to) {
   const Tensor rows = contiguous(s), dy = contiguous(g), dsum = g_sum.defined() ? contiguous(g_sum) : Tensor();
   FusedGradients d{empty_like(rows), {}, {}, {}, {}};
@@ -258,33 +279,40 @@ FusedGradients kernel_gradients(const Norm& norm, const Tensor& s, const Tensor&
   return d;
 }
 
-Tensor fused_norm(const Norm& norm, const Tensor& x_, const Tensor& gamma_, const Tensor& beta_) {
-  const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
-  check_norm(norm.op, norm.eps, x, {&gamma, &beta});
-  const Tensor source = contiguous(x), scale = gamma.defined() ? contiguous(gamma) : gamma,
-               shift = beta.defined() ? contiguous(beta) : beta;
-  const Statistics kept = empty_statistics(norm, x);
-  const Tensor y = empty_like(source);
-  on(x.device(), [&](auto dev) {
-    kernels::layer_norm(dev, {.x = rows_of(source),
-                              .gamma = view_of(scale),
-                              .beta = view_of(shift),
-                              .eps = norm.eps,
-                              .centered = norm.centered,
-                              .y = rows_of(y),
-                              .mean = view_of(kept.mean),
-                              .rstd = view_of(kept.rstd)});
-  });
-  return record(norm.op, y, {source, scale, shift}, {source, scale, kept.mean, kept.rstd}, [norm](const Backward& call) -> Tensors {
-    const Tensor s = call.saved(0), weight = call.saved(1);
+Tensor packed(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
+
+struct FusedNorm {
+  Op op;
+  Kind norm;
+
+  struct Kept {
+    Tensor x, gamma, mean, rstd;
+  };
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& gamma, const Tensor& beta) const {
+    check_norm(op.name, norm.eps, x, {&gamma, &beta});
+    const Tensor source = contiguous(x), scale = packed(gamma), shift = packed(beta), y = empty_like(source);
+    const Statistics kept = empty_statistics(norm, x);
+    on(x.device(), [&](auto dev) {
+      kernels::layer_norm(dev, {.x = rows_of(source),
+                                .gamma = view_of(scale),
+                                .beta = view_of(shift),
+                                .eps = norm.eps,
+                                .centered = norm.centered,
+                                .y = rows_of(y),
+                                .mean = view_of(kept.mean),
+                                .rstd = view_of(kept.rstd)});
+    });
+    return {y, {source, scale, kept.mean, kept.rstd}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const auto& [x, gamma, mean, rstd] = kept;
     if (context().grad)  // linear in beta, so zeros take its place
-      return vjp(call, {s, weight, call.needs(2) ? zeros({s.size(-1)}, s.dtype(), s.device()) : Tensor()},
-                 [&](const Tensors& in) -> Tensors { return {plain_norm(norm, in[0], in[1], in[2])}; });
-    FusedGradients d =
-        kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, call.grad(), {}, {}, ParameterTargets::of(call, 1, false, s));
+      return vjp(call, {x, gamma, call.needs(2) ? zeros({x.size(-1)}, x.dtype(), x.device()) : Tensor()},
+                 [&](const Tensors& in) -> Tensors { return {plain_norm(op.name, norm, in[0], in[1], in[2])}; });
+    FusedGradients d = kernel_gradients(norm, x, gamma, {mean, rstd}, call.grad(), {}, {}, ParameterTargets::of(call, 1, false, x));
     return {d.x, d.gamma, d.beta};
-  });
-}
+  }
+};
 
 void check_branch(const char* op, const Tensor& x, const Tensor& residual, const BranchOptions& branch) {
   check_one_device(op, {&x, &residual});
@@ -295,116 +323,141 @@ void check_branch(const char* op, const Tensor& x, const Tensor& residual, const
     fail(op, fmt::format("expected a dropout probability in [0, 1) but got {}", branch.dropout));
 }
 
-ResidualNorm plain_residual_norm(const Norm& norm, const Tensor& x_, const Tensor& residual_, const Tensor& gamma_, const Tensor& beta_,
-                                 BranchOptions branch) {
-  const Tensor x = norm.operand(x_), residual = norm.operand(residual_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
-  branch.bias = norm.operand(branch.bias);
-  check_norm(norm.op, norm.eps, x, {&gamma, &beta, &branch.bias});
-  check_branch(norm.op, x, residual, branch);
-  const Tensor sum = residual + dropout(branch.bias.defined() ? x + branch.bias : x, branch.dropout, branch.training);
-  return {sum, plain_norm(norm, sum, gamma, beta)};
-}
+struct PlainResidualNorm {
+  Op op;
+  Kind norm;
+  BranchOptions branch;
 
-/// Gradients of residual_norm for a higher order, from its sum s. That is linear in x, residual and bias, so zeros take the place of x and
-/// bias, and s that of the residual.
-Tensors residual_norm_gradients(const Backward& call, const Norm& norm, const Tensor& s, const Tensor& gamma, const DropoutState& dropout) {
-  const auto stand_in = [&](std::size_t input) { return call.needs(input) ? zeros({s.size(-1)}, s.dtype(), s.device()) : Tensor(); };
-  return vjp(call, {zeros_like(s), s, gamma, stand_in(3), stand_in(4)}, [&](const Tensors& in) -> Tensors {
-    Tensor branch = in[4].defined() ? in[0] + in[4] : in[0];
-    if (dropout.p > 0) branch = detail::dropout_at(branch, dropout.p, dropout.state);
-    const Tensor sum = in[1] + branch;
-    return {sum, plain_norm(norm, sum, in[2], in[3])};
-  });
-}
+  Tensors forward(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, const Tensor& bias) const {
+    check_norm(op.name, norm.eps, x, {&gamma, &beta, &bias});
+    check_branch(op.name, x, residual, branch);
+    const Tensor sum = residual + dropout(bias.defined() ? x + bias : x, branch.dropout, branch.training);
+    return {sum, plain_norm(op.name, norm, sum, gamma, beta)};
+  }
+};
 
-/// Gradients if only the sum was used, in ops.
-Tensors sum_gradients(const Backward& call, const Tensor& g, const DropoutState& dropout) {
-  const Tensor branch = dropout.p > 0 ? detail::dropout_at(g, dropout.p, dropout.state) : g;
-  const auto none = [&](std::size_t input) { return call.needs(input) ? zeros({g.size(-1)}, g.dtype(), g.device()) : Tensor(); };
-  return {branch, g, none(2), none(3), call.needs(4) ? sum_to(branch, {g.size(-1)}) : Tensor()};
-}
+struct FusedResidualNorm {
+  Op op;
+  Kind norm;
+  BranchOptions branch;
 
-ResidualNorm fused_residual_norm(const Norm& norm, const Tensor& x_, const Tensor& residual_, const Tensor& gamma_, const Tensor& beta_,
-                                 BranchOptions branch) {
-  const Tensor x = norm.operand(x_), residual = norm.operand(residual_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
-  branch.bias = norm.operand(branch.bias);
-  check_norm(norm.op, norm.eps, x, {&gamma, &beta, &branch.bias});
-  check_branch(norm.op, x, residual, branch);
-  const auto packed = [](const Tensor& t) { return t.defined() ? contiguous(t) : t; };
-  const Tensor source = contiguous(x), stream = contiguous(residual), scale = packed(gamma), shift = packed(beta),
-               bias = packed(branch.bias);
-  DropoutState dropout;
-  if (branch.training && branch.dropout > 0) dropout = {branch.dropout, context().generator.reserve(x.numel())};
-  const Statistics kept = empty_statistics(norm, x);
-  const Tensor sum = empty_like(source), y = empty_like(source);
-  on(x.device(), [&](auto dev) {
-    kernels::layer_norm(dev, {.x = rows_of(source),
-                              .gamma = view_of(scale),
-                              .beta = view_of(shift),
-                              .eps = norm.eps,
-                              .centered = norm.centered,
-                              .residual = rows_of(stream),
-                              .bias = view_of(bias),
-                              .p = dropout.p,
-                              .draws = dropout.state,
-                              .sum = rows_of(sum),
-                              .y = rows_of(y),
-                              .mean = view_of(kept.mean),
-                              .rstd = view_of(kept.rstd)});
-  });
-  const Tensors outputs = record_all(norm.op, {sum, y}, {source, stream, scale, shift, bias}, {sum, scale, kept.mean, kept.rstd},
-                                     [norm, dropout](const Backward& call) -> Tensors {
-                                       const Tensor s = call.saved(0), weight = call.saved(1), &g_sum = call.grad(0), &g = call.grad(1);
-                                       if (!g.defined()) return sum_gradients(call, g_sum, dropout);
-                                       if (context().grad) return residual_norm_gradients(call, norm, s, weight, dropout);
-                                       FusedGradients d = kernel_gradients(norm, s, weight, {call.saved(2), call.saved(3)}, g, g_sum,
-                                                                           dropout, ParameterTargets::of(call, 2, true, s));
-                                       return {d.branch, d.x, d.gamma, d.beta, d.bias};
-                                     });
-  return {outputs[0], outputs[1]};
+  struct Kept {
+    Tensor sum, gamma, mean, rstd;
+    DropoutState dropout;
+  };
+  Result<Tensors, Kept> forward(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta,
+                                const Tensor& bias) const {
+    check_norm(op.name, norm.eps, x, {&gamma, &beta, &bias});
+    check_branch(op.name, x, residual, branch);
+    const Tensor source = contiguous(x), stream = contiguous(residual), scale = packed(gamma), shift = packed(beta), added = packed(bias);
+    DropoutState dropout;
+    if (branch.training && branch.dropout > 0) dropout = {branch.dropout, context().generator.reserve(x.numel())};
+    const Statistics kept = empty_statistics(norm, x);
+    const Tensor sum = empty_like(source), y = empty_like(source);
+    on(x.device(), [&](auto dev) {
+      kernels::layer_norm(dev, {.x = rows_of(source),
+                                .gamma = view_of(scale),
+                                .beta = view_of(shift),
+                                .eps = norm.eps,
+                                .centered = norm.centered,
+                                .residual = rows_of(stream),
+                                .bias = view_of(added),
+                                .p = dropout.p,
+                                .draws = dropout.state,
+                                .sum = rows_of(sum),
+                                .y = rows_of(y),
+                                .mean = view_of(kept.mean),
+                                .rstd = view_of(kept.rstd)});
+    });
+    return {{sum, y}, {sum, scale, kept.mean, kept.rstd, dropout}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor &g_sum = call.grad(0), &g = call.grad(1);
+    if (!g.defined()) return sum_gradients(call, g_sum, kept.dropout);
+    if (context().grad) return gradients_in_ops(call, kept);
+    FusedGradients d = kernel_gradients(norm, kept.sum, kept.gamma, {kept.mean, kept.rstd}, g, g_sum, kept.dropout,
+                                        ParameterTargets::of(call, 2, true, kept.sum));
+    return {d.branch, d.x, d.gamma, d.beta, d.bias};
+  }
+
+ private:
+  /// For a higher order, from the sum s. That is linear in x, residual and bias, so zeros take the place of x and bias, and s that of the
+  /// residual.
+  Tensors gradients_in_ops(const Backward& call, const Kept& kept) const {
+    const Tensor& s = kept.sum;
+    const auto stand_in = [&](std::size_t input) { return call.needs(input) ? zeros({s.size(-1)}, s.dtype(), s.device()) : Tensor(); };
+    return vjp(call, {zeros_like(s), s, kept.gamma, stand_in(3), stand_in(4)}, [&](const Tensors& in) -> Tensors {
+      Tensor added = in[4].defined() ? in[0] + in[4] : in[0];
+      if (kept.dropout.p > 0) added = detail::dropout_at(added, kept.dropout.p, kept.dropout.state);
+      const Tensor sum = in[1] + added;
+      return {sum, plain_norm(op.name, norm, sum, in[2], in[3])};
+    });
+  }
+  /// If only the sum was used, in ops.
+  static Tensors sum_gradients(const Backward& call, const Tensor& g, const DropoutState& dropout) {
+    const Tensor added = dropout.p > 0 ? detail::dropout_at(g, dropout.p, dropout.state) : g;
+    const auto none = [&](std::size_t input) { return call.needs(input) ? zeros({g.size(-1)}, g.dtype(), g.device()) : Tensor(); };
+    return {added, g, none(2), none(3), call.needs(4) ? sum_to(added, {g.size(-1)}) : Tensor()};
+  }
+};
+
+struct GroupNorm {
+  static constexpr Op op = norm_op("group_norm");
+  std::int64_t groups;
+  double eps;
+
+  Tensor forward(const Tensor& x, const Tensor& gamma, const Tensor& beta) const {
+    detail::check_floating(op.name, x);
+    if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0)
+      fail(op.name, fmt::format("expected x (B, C, ...) and groups that divide C but got {} and {}", to_string(x.shape()), groups));
+    check_norm(op.name, eps, transpose(x, 1, -1), {&gamma, &beta});  // compares (C) with the last dimension
+    std::int64_t width = x.size(1) / groups;
+    for (int d = 2; d < x.dims(); ++d) width *= x.size(d);
+    Shape by_channel = Shape::filled(x.dims(), 1);
+    by_channel[1] = x.size(1);
+    const auto per_channel = [&](const Tensor& parameter) { return parameter.defined() ? reshape(parameter, by_channel) : parameter; };
+    const Tensor x_hat = plain_norm(op.name, {true, eps}, reshape(detail::widened(x), {x.size(0), groups, width}), {}, {});
+    return cast(affine(reshape(x_hat, x.shape()), per_channel(detail::widened(gamma)), per_channel(detail::widened(beta))), x.dtype());
+  }
+};
+
+template <class F>
+ResidualNorm residual_norm(const char* op, const Kind& norm, const Tensor& x, const Tensor& residual, const Tensor& gamma,
+                           const Tensor& beta, const BranchOptions& branch) {
+  const Tensors results = call(F{norm_op(op), norm, branch}, x, residual, gamma, beta, branch.bias);
+  return {results[0], results[1]};
 }
 
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
-  return plain_norm({"layer_norm", true, eps}, x, gamma, beta);
+  return plain_norm("layer_norm", {true, eps}, x, gamma, beta);
 }
 Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
-  return fused_norm({"fused_layer_norm", true, eps}, x, gamma, beta);
+  return call(FusedNorm{norm_op("fused_layer_norm"), {true, eps}}, x, gamma, beta);
 }
-Tensor group_norm(const Tensor& x_, std::int64_t groups, const Tensor& gamma_, const Tensor& beta_, double eps) {
-  const Norm norm{"group_norm", true, eps};
-  const Tensor x = norm.operand(x_), gamma = norm.operand(gamma_), beta = norm.operand(beta_);
-  check_one_device("group_norm", {&x, &gamma, &beta});
-  detail::check_floating("group_norm", x);
-  if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0)
-    fail("group_norm", fmt::format("expected x (B, C, ...) and groups that divide C but got {} and {}", to_string(x.shape()), groups));
-  check_norm("group_norm", eps, transpose(x, 1, -1), {&gamma, &beta});  // compares (C) with the last dimension
-  std::int64_t width = x.size(1) / groups;
-  for (int d = 2; d < x.dims(); ++d) width *= x.size(d);
-  Shape by_channel = Shape::filled(x.dims(), 1);
-  by_channel[1] = x.size(1);
-  const auto per_channel = [&](const Tensor& parameter) { return parameter.defined() ? reshape(parameter, by_channel) : parameter; };
-  const Tensor x_hat = plain_norm(norm, reshape(detail::widened(x), {x.size(0), groups, width}), {}, {});
-  return cast(affine(reshape(x_hat, x.shape()), per_channel(detail::widened(gamma)), per_channel(detail::widened(beta))), x.dtype());
+Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& gamma, const Tensor& beta, double eps) {
+  return call(GroupNorm{groups, eps}, x, gamma, beta);
 }
-Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return plain_norm({"rms_norm", false, eps}, x, gamma, {}); }
-Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return fused_norm({"fused_rms_norm", false, eps}, x, gamma, {}); }
+Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return plain_norm("rms_norm", {false, eps}, x, gamma, {}); }
+Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps) {
+  return call(FusedNorm{norm_op("fused_rms_norm"), {false, eps}}, x, gamma, Tensor());
+}
 
 ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps,
                                  const BranchOptions& branch) {
-  return plain_residual_norm({"residual_layer_norm", true, eps}, x, residual, gamma, beta, branch);
+  return residual_norm<PlainResidualNorm>("residual_layer_norm", {true, eps}, x, residual, gamma, beta, branch);
 }
 ResidualNorm fused_residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps,
                                        const BranchOptions& branch) {
-  return fused_residual_norm({"fused_residual_layer_norm", true, eps}, x, residual, gamma, beta, branch);
+  return residual_norm<FusedResidualNorm>("fused_residual_layer_norm", {true, eps}, x, residual, gamma, beta, branch);
 }
 ResidualNorm residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps, const BranchOptions& branch) {
-  return plain_residual_norm({"residual_rms_norm", false, eps}, x, residual, gamma, {}, branch);
+  return residual_norm<PlainResidualNorm>("residual_rms_norm", {false, eps}, x, residual, gamma, {}, branch);
 }
 ResidualNorm fused_residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps,
                                      const BranchOptions& branch) {
-  return fused_residual_norm({"fused_residual_rms_norm", false, eps}, x, residual, gamma, {}, branch);
+  return residual_norm<FusedResidualNorm>("fused_residual_rms_norm", {false, eps}, x, residual, gamma, {}, branch);
 }
 
 }  // namespace tern

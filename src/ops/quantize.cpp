@@ -9,11 +9,10 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/detail/check_floating.h"
-#include "ops/detail/indices.h"
 #include "ops/join.h"
 #include "ops/kernels/quantized.h"
 #include "ops/matmul.h"
+#include "ops/op.h"
 #include "ops/view.h"
 #include "tensor/view_of.h"
 

@@ -9,9 +9,9 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/detail/check_floating.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/kernels/random.h"
+#include "ops/op.h"
 #include "tensor/checked.h"
 
 namespace tern {

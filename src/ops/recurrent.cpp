@@ -4,11 +4,9 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/detail/check_floating.h"
-#include "ops/detail/on_cpu.h"
-#include "ops/detail/widened.h"
 #include "ops/join.h"
 #include "ops/kernels/recurrent.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 #include "tensor/view_of.h"

@@ -9,11 +9,10 @@
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/centered.h"
-#include "ops/detail/check_floating.h"
-#include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/kernels/reduce.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 

@@ -9,9 +9,9 @@
 #include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
-#include "ops/detail/widened.h"
 #include "ops/factory.h"
 #include "ops/kernels/pointwise.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 
 // Functions of one tensor, each with its derivative.

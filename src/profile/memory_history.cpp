@@ -182,14 +182,15 @@ MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool 
 void MemoryHistory::end_op(const OpCall& call) noexcept {
   const std::lock_guard lock(state_->mutex);
   try {
-    const std::string* const name = state_->pending.empty() ? nullptr : intern(call.op);
+    const std::string* const name = state_->pending.empty() ? nullptr : intern(call.op.name);
     for (const std::size_t block : state_->pending) blocks_[block].op = name;
     state_->pending.clear();
     const ModuleFrame* const outer = state_->running.empty() ? nullptr : state_->running.back().scope;
     const bool is_in_module = context().scope != outer;
     for (const Tensor& y : call.outputs)
       if (is_in_module || (call.is_recorded && y.defined() && is_floating(y.dtype()))) mark(y, MemoryCategory::activations, false);
-    for (const Tensor& x : call.saved) mark(x, MemoryCategory::activations, true);
+    if (call.is_recorded)
+      for (const Tensor& x : call.saved) mark(x, MemoryCategory::activations, true);
   } catch (...) {
     is_complete_ = false;
   }

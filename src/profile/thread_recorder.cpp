@@ -189,7 +189,7 @@ void ThreadRecorder::end_op(const OpCall& call) {
   const SpinLock lock(busy_);
   if (is_over_ || kernel_depth_ > 0) return;  // ops that a kernel calls are a part of it
   in_place_ = nullptr;
-  close_op(name_of(call.op), pending_.size(), call.bytes());
+  close_op(name_of(call.op.name), pending_.size(), call.bytes());
   sample_memory();
 }
 

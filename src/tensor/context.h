@@ -50,7 +50,7 @@ struct Context {
   ScopeLink* scopes = nullptr;                               ///< innermost ScopedValue of this thread
   Ref<RefCounted> leaf_writer;                               ///< LeafWriter of this thread, or null: see Note [Gradient sink]
   SavedTensorHooks* saved_tensor_hooks = nullptr;            ///< pack the tensors that ops save for backward; see autodiff/saved_tensor.h
-  ForwardLevel* forward = nullptr;                           ///< innermost jvp whose tangents ops carry if `grad`; see autodiff/forward.h
+  ForwardLevel* forward = nullptr;                           ///< innermost jvp whose tangents ops carry if `grad`; see autodiff/forward.cpp
   bool tangents_only = false;                                ///< ops carry tangents, but are not recorded
   AfterOp* after_op = nullptr;                               ///< called once, by the current or next op, when its kernels are queued
 

@@ -1,0 +1,80 @@
+#pragma once
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+// The fields of an aggregate, in their order: what an op keeps for backward, and what a kernel takes, are structs whose tensors and views
+// are thereby listed.
+namespace tern {
+
+namespace detail {
+
+/// Converts to the type of any field.
+template <class Aggregate>
+struct AnyField {
+  template <class T>
+    requires(!std::is_same_v<T, Aggregate>)
+  operator T() const;
+};
+
+template <class A, std::size_t... I>
+constexpr bool takes_fields(std::index_sequence<I...>) {
+  return requires { A{(static_cast<void>(I), AnyField<A>())...}; };
+}
+
+/// Number of fields of an aggregate without arrays.
+template <class A, std::size_t N = 12>
+constexpr std::size_t field_count() {
+  if constexpr (N == 0 || takes_fields<A>(std::make_index_sequence<N>())) return N;
+  else return field_count<A, N - 1>();
+}
+
+}  // namespace detail
+
+/// Calls f(field) for each field of an aggregate of up to 12 fields, none of which is an array.
+template <class A, class F>
+constexpr void for_each_field(A& a, F&& f) {
+  static_assert(std::is_aggregate_v<std::remove_const_t<A>>);
+  constexpr std::size_t count = detail::field_count<std::remove_const_t<A>>();
+  const auto each = [&f](auto&... fields) { (f(fields), ...); };
+  if constexpr (count == 0) {
+  } else if constexpr (count == 1) {
+    auto& [a0] = a;
+    each(a0);
+  } else if constexpr (count == 2) {
+    auto& [a0, a1] = a;
+    each(a0, a1);
+  } else if constexpr (count == 3) {
+    auto& [a0, a1, a2] = a;
+    each(a0, a1, a2);
+  } else if constexpr (count == 4) {
+    auto& [a0, a1, a2, a3] = a;
+    each(a0, a1, a2, a3);
+  } else if constexpr (count == 5) {
+    auto& [a0, a1, a2, a3, a4] = a;
+    each(a0, a1, a2, a3, a4);
+  } else if constexpr (count == 6) {
+    auto& [a0, a1, a2, a3, a4, a5] = a;
+    each(a0, a1, a2, a3, a4, a5);
+  } else if constexpr (count == 7) {
+    auto& [a0, a1, a2, a3, a4, a5, a6] = a;
+    each(a0, a1, a2, a3, a4, a5, a6);
+  } else if constexpr (count == 8) {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7] = a;
+    each(a0, a1, a2, a3, a4, a5, a6, a7);
+  } else if constexpr (count == 9) {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8] = a;
+    each(a0, a1, a2, a3, a4, a5, a6, a7, a8);
+  } else if constexpr (count == 10) {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9] = a;
+    each(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9);
+  } else if constexpr (count == 11) {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10] = a;
+    each(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10);
+  } else {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11] = a;
+    each(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11);
+  }
+}
+
+}  // namespace tern
