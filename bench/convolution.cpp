@@ -11,8 +11,6 @@
 // samples, of a call; on a GPU a sample is calls in a row between two events that take 5 ms together, so that the host runs ahead, as it
 // does in a training. peak_mib: memory of tensors that a call of both passes adds to its operands, at its highest. `network` adds up the
 // 20 convolutions of a ResNet-18 pass.
-#include "ops/convolution.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -24,6 +22,7 @@
 
 #include "autodiff/engine.h"
 #include "backend/event.h"
+#include "ops/conv.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/random.h"

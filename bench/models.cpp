@@ -16,7 +16,6 @@
 #include "nn/nn.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
-#include "ops/losses.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"

@@ -1,8 +1,8 @@
-// Images at other sizes: transposed convolutions, pooling to a size, interpolation (ops/convolution.h, nn/convolution.h).
+// Images at other sizes: transposed convolutions, pooling to a size, interpolation (ops/conv.h, nn/convolution.h).
 #include "copies.h"
 #include "module_call.h"
 #include "nn/convolution.h"
-#include "ops/convolution.h"
+#include "ops/conv.h"
 
 namespace tern::python {
 

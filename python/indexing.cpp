@@ -1,6 +1,4 @@
-// x[...] and x[...] = y: indices of Python as those of ops/indexing.h.
-#include "ops/indexing.h"
-
+// x[...] and x[...] = y: indices of Python as those of ops/index.h.
 #include <variant>
 
 #include "binding.h"

@@ -1,7 +1,6 @@
-// Losses (ops/loss.h, ops/losses.h).
-#include "ops/losses.h"
-
+// Losses (ops/loss.h).
 #include "names.h"
+#include "ops/loss.h"
 
 namespace tern::python {
 

@@ -1,8 +1,7 @@
-// Functions of each element (ops/pointwise.h, ops/elementwise.h).
+// Functions of each element (ops/pointwise.h).
 #include "ops/pointwise.h"
 
 #include "binding.h"
-#include "ops/elementwise.h"
 
 namespace tern::python {
 

@@ -1,11 +1,10 @@
-// Sums, extremes, statistics and counts (ops/reduce.h, ops/statistics.h).
+// Sums, extremes, statistics and counts (ops/reduce.h).
 #include <nanobind/stl/tuple.h>
 
 #include <tuple>
 
 #include "binding.h"
 #include "ops/reduce.h"
-#include "ops/statistics.h"
 
 namespace tern::python {
 

@@ -1,11 +1,9 @@
-// Ops that move elements: views, joins, orders, indices (ops/view.h, join.h, rearrange.h, index.h, indexing.h, copy.h).
+// Ops that move elements: views, joins, orders, indices (ops/view.h, join.h, index.h, copy.h).
 #include "binding.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/indexing.h"
 #include "ops/join.h"
-#include "ops/rearrange.h"
 #include "ops/view.h"
 
 namespace tern::python {

@@ -1,7 +1,7 @@
 #include "translate/model.h"
 
 #include "common/model.h"
-#include "ops/rearrange.h"
+#include "ops/view.h"
 #include "train/r_drop.h"
 
 namespace tern::translate {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "ops/elementwise.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 

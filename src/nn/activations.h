@@ -30,7 +30,7 @@ struct LeakyReLU final : Callable<LeakyReLU> {
   explicit LeakyReLU(double negative_slope = 0.01) : slope(negative_slope) {}
   void visit(Visitor&) override {}
   std::string settings() const override;
-  Tensor forward(const Tensor& x) const;  ///< tern::leaky_relu (ops/elementwise.h)
+  Tensor forward(const Tensor& x) const;  ///< tern::leaky_relu (ops/pointwise.h)
 
   double slope;  ///< slope for x < 0
 };
@@ -39,7 +39,7 @@ struct ELU final : Callable<ELU> {
   explicit ELU(double alpha_ = 1) : alpha(alpha_) {}  ///< alpha as in PyTorch
   void visit(Visitor&) override {}
   std::string settings() const override;
-  Tensor forward(const Tensor& x) const;  ///< tern::elu (ops/elementwise.h)
+  Tensor forward(const Tensor& x) const;  ///< tern::elu (ops/pointwise.h)
 
   double alpha;  ///< the limit at minus infinity is -alpha
 };

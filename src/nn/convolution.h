@@ -1,6 +1,6 @@
 #pragma once
 #include "nn/module.h"
-#include "ops/convolution.h"
+#include "ops/conv.h"
 
 namespace tern::nn {
 
@@ -20,7 +20,7 @@ struct Conv2dOptions {
   Device device = default_device();  ///< device of the parameters
 };
 
-/// 2-D convolution, conv2d (ops/convolution.h): (B, in, H, W) -> (B, out, oh, ow). Weight (out, in / groups, kh, kw) and bias (out) are
+/// 2-D convolution, conv2d (ops/conv.h): (B, in, H, W) -> (B, out, oh, ow). Weight (out, in / groups, kh, kw) and bias (out) are
 /// initialized uniformly in +-1 / sqrt(in / groups kh kw), as in PyTorch. Throws Error for sizes below 1, a padding below 0, and groups
 /// that do not divide in and out.
 struct Conv2d final : Callable<Conv2d> {
@@ -48,7 +48,7 @@ struct ConvTranspose2dOptions {
   Device device = default_device();  ///< device of the parameters
 };
 
-/// Transposed convolution, conv_transpose2d (ops/convolution.h): (B, in, H, W) -> (B, out, oh, ow). Weight (in, out / groups, kh, kw) and
+/// Transposed convolution, conv_transpose2d (ops/conv.h): (B, in, H, W) -> (B, out, oh, ow). Weight (in, out / groups, kh, kw) and
 /// bias (out) are initialized uniformly in +-1 / sqrt(out / groups kh kw), as in PyTorch. Throws Error as Conv2d does, and for an
 /// output_padding that is not below the stride.
 struct ConvTranspose2d final : Callable<ConvTranspose2d> {

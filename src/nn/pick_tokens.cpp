@@ -3,7 +3,6 @@
 
 #include "nn/detail/search.h"
 #include "ops/copy.h"
-#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/normalize.h"

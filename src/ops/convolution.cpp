@@ -1,20 +1,19 @@
-#include "ops/convolution.h"
+#include "ops/kernels/convolution.h"
 
 #include <fmt/format.h>
 
 #include <limits>
 
 #include "autodiff/vjp.h"
+#include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/detail/column_convolution.h"
 #include "ops/detail/implicit_convolution.h"
 #include "ops/detail/window_axis.h"
 #include "ops/join.h"
-#include "ops/kernels/convolution.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
-#include "ops/rearrange.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/view_of.h"

@@ -1,5 +1,3 @@
-#include "ops/einsum.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +9,6 @@
 #include "ops/matmul.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
-#include "ops/rearrange.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 

@@ -1,5 +1,3 @@
-#include "ops/elementwise.h"
-
 #include <fmt/format.h>
 
 #include <limits>
@@ -8,6 +6,7 @@
 #include "ops/factory.h"
 #include "ops/op.h"
 #include "ops/operators.h"
+#include "ops/pointwise.h"
 #include "ops/reduce.h"
 
 namespace tern {

@@ -1,5 +1,3 @@
-#include "ops/indexing.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

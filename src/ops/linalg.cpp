@@ -11,7 +11,6 @@
 #include "ops/kernels/linalg.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
-#include "ops/rearrange.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 

@@ -1,11 +1,10 @@
-#include "ops/losses.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "ops/copy.h"
 #include "ops/index.h"
+#include "ops/loss.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

@@ -1,5 +1,3 @@
-#include "ops/rearrange.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

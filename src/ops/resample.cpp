@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/conv.h"
-#include "ops/convolution.h"
 #include "ops/copy.h"
 #include "ops/detail/autocast.h"
 #include "ops/factory.h"

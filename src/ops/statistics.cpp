@@ -1,5 +1,3 @@
-#include "ops/statistics.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +7,8 @@
 
 #include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/indexing.h"
 #include "ops/join.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

@@ -41,4 +41,33 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim =
 /// The slices of x along a dimension, without that dimension.
 Tensors unstack(const Tensor& x, int dim = 0);
 
+// Ops that reorder or repeat the elements of x. Gradients flow to x. Unless marked as a view, the result is a copy made by one to three
+// kernels. Negative dimensions count from the last.
+
+/// Reverses the order of the elements along the given dimensions, all of them if none is given; a view.
+Tensor flip(const Tensor& x, const Dims& dims = {});
+/// Rolls along a dimension: element i moves to (i + shift) mod size.
+Tensor roll(const Tensor& x, std::int64_t shift, int dim);
+/// Repeats each element `count` times in a row along a dimension, as in NumPy (repeat_interleave in PyTorch). Throws Error unless count >=
+/// 0.
+Tensor repeat(const Tensor& x, std::int64_t count, int dim);
+/// repeat() by PyTorch's name.
+inline Tensor repeat_interleave(const Tensor& x, std::int64_t count, int dim) { return repeat(x, count, dim); }
+/// Tiles x: repeats all of it counts[i] times along dimension i; missing counts, in front, are 1, as are missing dimensions of x.
+/// Tensor.repeat in PyTorch. Throws Error for a negative count.
+Tensor tile(const Tensor& x, const Shape& counts);
+/// Diagonal (column - row = offset) of dimensions a and b, as the last dimension; a view where the strides allow it. Empty if it is outside
+/// of the matrix.
+Tensor diagonal(const Tensor& x, std::int64_t offset = 0, int a = -2, int b = -1);
+/// For a matrix, its diagonal; for x (N), the matrix (N + |offset|, N + |offset|) with x as that diagonal and zeros elsewhere.
+Tensor diag(const Tensor& x, std::int64_t offset = 0);
+/// Splits into `count` pieces of equal size along a dimension; if it does not divide, the last one is smaller, or there are fewer; views.
+/// Throws Error unless count >= 1.
+Tensors chunk(const Tensor& x, std::int64_t count, int dim = 0);
+/// Moves dimension `from` to position `to`; the others keep their order; a view.
+Tensor movedim(const Tensor& x, int from, int to);
+/// Sliding windows of `size` elements along a dimension, in steps of `step`: (..., windows, ..., size); a view in which neighbouring
+/// windows share elements. Tensor.unfold in PyTorch. Throws Error unless 1 <= size <= the dimension and step >= 1.
+Tensor sliding_window(const Tensor& x, int dim, std::int64_t size, std::int64_t step = 1);
+
 }  // namespace tern

@@ -102,7 +102,7 @@ class Tensor {
 
   /// The slice at an index along the first dimension: a view, as select(x, 0, index).
   Tensor operator[](std::int64_t index) const;
-  /// The part of the tensor that an index selects: ops/indexing.h.
+  /// The part of the tensor that an index selects: ops/index.h.
   Tensor operator[](const Index& index) const;
   /// The part of the tensor that indices for the first dimensions select: x[{Slice(), 0}].
   Tensor operator[](std::initializer_list<Index> indices) const;

@@ -4,7 +4,7 @@
 
 #include "autodiff/engine.h"
 #include "catch.h"
-#include "ops/convolution.h"
+#include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/convolution.h"

@@ -19,7 +19,6 @@
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
-#include "ops/rearrange.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "paths.h"

@@ -3,7 +3,6 @@
 
 #include "message.h"
 #include "nn/fixture.h"
-#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

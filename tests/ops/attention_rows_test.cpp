@@ -11,7 +11,6 @@
 #include "ops/attention_softmax.h"
 #include "ops/copy.h"
 #include "ops/detail/composed_attention.h"
-#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/matmul.h"

@@ -8,7 +8,6 @@
 #include "catch.h"
 #include "ops/attention_softmax.h"
 #include "ops/conv.h"
-#include "ops/convolution.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"

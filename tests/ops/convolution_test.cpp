@@ -1,12 +1,11 @@
 // Convolutions and max_pool2d of the CPU's kernels beside their compositions, at sizes that the op table is too slow for: several bands,
 // blocks of the depth, panels of channels, and what is left over at each edge.
-#include "ops/convolution.h"
-
 #include <array>
 #include <cmath>
 
 #include "autodiff/engine.h"
 #include "catch.h"
+#include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/detail/column_convolution.h"
 #include "ops/factory.h"

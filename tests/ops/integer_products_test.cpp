@@ -3,11 +3,9 @@
 
 #include "catch.h"
 #include "op_cases.h"
-#include "ops/einsum.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/reduce.h"
-#include "ops/statistics.h"
 #include "ops/view.h"
 
 namespace tern::op_cases {

@@ -9,7 +9,6 @@
 #include "ops/operators.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
-#include "ops/statistics.h"
 #include "ops/view.h"
 
 namespace tern {

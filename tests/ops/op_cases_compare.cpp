@@ -1,9 +1,9 @@
-// Rows of ops/pointwise.h and ops/elementwise.h that compare, and that choose. Note [The table] in op_cases.h.
+// Rows of ops/pointwise.h and ops/pointwise.h that compare, and that choose. Note [The table] in op_cases.h.
 #include <cmath>
 
 #include "op_cases_broadcast.h"
-#include "ops/elementwise.h"
 #include "ops/operators.h"
+#include "ops/pointwise.h"
 
 namespace tern::op_cases {
 

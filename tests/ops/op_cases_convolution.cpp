@@ -1,9 +1,9 @@
-// Rows of ops/convolution.h. Note [The table] in op_cases.h.
+// Rows of ops/conv.h. Note [The table] in op_cases.h.
 #include <algorithm>
 #include <limits>
 
 #include "op_cases.h"
-#include "ops/convolution.h"
+#include "ops/conv.h"
 
 namespace tern::op_cases {
 

@@ -1,14 +1,14 @@
-// Rows of ops/indexing.h, ops/rearrange.h and of unique and bincount. Note [The table] in op_cases.h. x[...] itself is in
+// Rows of ops/index.h, ops/view.h and of unique and bincount. Note [The table] in op_cases.h. x[...] itself is in
 // everyday_ops_test.cpp.
 #include <algorithm>
 #include <set>
 
 #include "op_cases.h"
 #include "ops/factory.h"
-#include "ops/indexing.h"
+#include "ops/index.h"
 #include "ops/pointwise.h"
-#include "ops/rearrange.h"
-#include "ops/statistics.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
 
 namespace tern::op_cases {
 

@@ -13,7 +13,6 @@
 #include "ops/linalg.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
-#include "ops/rearrange.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "skip.h"

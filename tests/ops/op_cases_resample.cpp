@@ -1,10 +1,10 @@
-// Rows of ops/convolution.h that change the size of images, or go back from small ones. Note [The table] in op_cases.h.
+// Rows of ops/conv.h that change the size of images, or go back from small ones. Note [The table] in op_cases.h.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "op_cases.h"
-#include "ops/convolution.h"
+#include "ops/conv.h"
 
 namespace tern::op_cases {
 

@@ -1,17 +1,16 @@
-// Rows of ops/statistics.h, ops/einsum.h, ops/losses.h and of linspace and eye. Note [The table] in op_cases.h.
+// Rows of ops/reduce.h, ops/matmul.h, ops/loss.h and of linspace and eye. Note [The table] in op_cases.h.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "op_cases.h"
 #include "ops/copy.h"
-#include "ops/einsum.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/losses.h"
+#include "ops/loss.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
-#include "ops/statistics.h"
 
 namespace tern::op_cases {
 

@@ -5,7 +5,6 @@
 #include <numbers>
 
 #include "op_cases.h"
-#include "ops/elementwise.h"
 #include "ops/pointwise.h"
 
 namespace tern::op_cases {

@@ -6,16 +6,13 @@
 #include "catch.h"
 #include "op_cases.h"
 #include "ops/copy.h"
-#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/indexing.h"
 #include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
-#include "ops/statistics.h"
 #include "ops/view.h"
 
 namespace tern::op_cases {

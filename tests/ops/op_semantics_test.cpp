@@ -14,7 +14,6 @@
 #include "ops/index.h"
 #include "ops/join.h"
 #include "ops/loss.h"
-#include "ops/losses.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"

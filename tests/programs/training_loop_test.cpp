@@ -7,7 +7,7 @@
 #include "nn/layers.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
-#include "ops/indexing.h"
+#include "ops/index.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "support.h"

@@ -10,7 +10,6 @@
 #include "ops/kernels/random.h"
 #include "ops/operators.h"
 #include "ops/reduce.h"
-#include "ops/statistics.h"
 #include "ops/view.h"
 
 namespace tern {

@@ -2,7 +2,6 @@
 #include "ops/view.h"
 
 #include "catch.h"
-#include "ops/rearrange.h"
 #include "tensor/random.h"
 
 namespace tern {

@@ -7,7 +7,6 @@
 #include "odd_module.h"
 #include "ops/captured_step.h"
 #include "ops/copy.h"
-#include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

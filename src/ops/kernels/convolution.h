@@ -3,7 +3,7 @@
 
 namespace tern::kernels {
 
-// Convolutions and pooling (ops/convolution.h) on the CPU, over contiguous views of one dtype, f32 or f64. Elsewhere they are composed of
+// Convolutions and pooling (ops/conv.h) on the CPU, over contiguous views of one dtype, f32 or f64. Elsewhere they are composed of
 // unfold and other ops, or use the CUDA kernels below.
 
 /// Convolution whose channels are divided into `groups` groups, each convolved by itself.
