@@ -4,11 +4,8 @@
 
 #include <cmath>
 
-#include "autodiff/vjp.h"
 #include "ops/attention_softmax.h"
-#include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
-#include "ops/detail/autocast.h"
 #include "ops/detail/composed_attention.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
@@ -32,7 +29,8 @@ using namespace detail;
 
 namespace {
 
-constexpr const char* fused_name = "fused_scaled_dot_product_attention";
+/// Products run in the lowered dtype, and the bias is added to their result.
+constexpr Op fused_op{.name = "fused_scaled_dot_product_attention", .autocast = CastTo::lower};
 
 /// Checks starts on the CPU, where they can be read without a wait: ascending from 0 to the number of rows, in steps of at most `longest`.
 void check_starts(const char* op, const char* what, const Tensor& starts, std::int64_t rows, std::int64_t longest) {
@@ -69,7 +67,7 @@ AttentionSizes check_shapes(const char* op, const Tensor& q, const Tensor& k, co
 
 AttentionSizes check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
   const Tensor& bias = params.bias;
-  check_one_device(op, {&q, &k, &v, &bias, &params.query_starts, &params.key_starts});
+  check_one_device(op, {&q, &params.query_starts, &params.key_starts});
   if (!is_floating(q.dtype()) || k.dtype() != q.dtype() || v.dtype() != q.dtype() || (bias.defined() && bias.dtype() != q.dtype()))
     fail(op, fmt::format("expected q, k, v and bias of one floating dtype but got {}, {}, {}{}", name(q.dtype()), name(k.dtype()),
                          name(v.dtype()), bias.defined() ? fmt::format(" and {}", name(bias.dtype())) : ""));
@@ -142,8 +140,8 @@ void count_products(const AttentionSizes& sizes, const AttentionParams& params, 
   backend::count_flops(2 * products * pairs * static_cast<double>(sizes.batch * sizes.heads * sizes.width), false);
 }
 
-/// Parameters of a call as kernels take them, with the tensors that their views point to. Without the bias, which is saved with its
-/// history.
+/// Parameters of a call as kernels take them, with the tensors that their views point to. Without the bias, which is an
+/// operand of the ops.
 struct KernelParams {
   AttentionSizes sizes;
   AttentionParams params;
@@ -172,52 +170,64 @@ struct KernelParams {
 };
 
 /// Flash attention: memory does not grow with T S.
-Tensor tiled_attention(const KernelParams& given, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) {
-  const AttentionSizes& sizes = given.sizes;
-  const PhiloxState draws = draws_for(sizes, given.params);
-  const auto in_tiles = [&]() -> Tensors {
-    // By rows also where sequences are packed: some may be much shorter than the longest.
-    Shape rows = given.query_starts.defined() ? Shape{1, sizes.heads, q.size(0)} : Shape{sizes.batch, sizes.heads, sizes.queries};
-    if (bias.defined()) rows.insert(0, 2);
-    const Tensor out = empty(q.shape(), q.dtype(), q.device());
-    const Tensor log_sums = empty(rows, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
-    on(q.device(), [&](auto dev) {
-      count_products(sizes, given.params, 2);
-      kernels::flash_attention(dev, batched(q), batched(k), batched(v), given.with(bias, draws), batched(out), log_sums.view());
-    });
-    return {out, log_sums};
+struct TiledAttention {
+  static constexpr Op op = fused_op;
+  KernelParams given;
+  PhiloxState draws;
+
+  struct Kept {
+    Tensor q, k, v, bias, y, log_sums;
   };
-  const Tensors outputs = detail::costly(in_tiles);
-  const Tensor &y = outputs[0], &log_sums = outputs[1];
-  return record(fused_name, y, {q, k, v, bias}, {q, k, v, bias, y, log_sums}, [=](const Backward& call) -> Tensors {
-    const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
+  Result<Tensor, Kept> forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
+    const AttentionSizes& sizes = given.sizes;
+    const auto in_tiles = [&]() -> Tensors {
+      // By rows also where sequences are packed: some may be much shorter than the longest.
+      Shape rows = sizes.is_packed ? Shape{1, sizes.heads, q.size(0)} : Shape{sizes.batch, sizes.heads, sizes.queries};
+      if (bias.defined()) rows.insert(0, 2);
+      const Tensor out = empty(q.shape(), q.dtype(), q.device());
+      const Tensor sums = empty(rows, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
+      on(q.device(), [&](auto dev) {
+        count_products(sizes, given.params, 2);
+        kernels::flash_attention(dev, batched(q), batched(k), batched(v), given.with(bias, draws), batched(out), sums.view());
+      });
+      return {out, sums};
+    };
+    const Tensors results = detail::costly(in_tiles);
+    return {results[0], {q, k, v, bias, results[0], results[1]}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensors in = {kept.q, kept.k, kept.v, kept.bias};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(given.sizes, xs, given.params, draws); });
-    const Tensor g = contiguous(call.grad());
-    Tensors results = adjacent_gradients({in[0], in[1], in[2]});
+    const Tensor g = contiguous(call.grad()), &bias = kept.bias;
+    Tensors results = adjacent_gradients({kept.q, kept.k, kept.v});
     results.emplace_back();
-    if (in[3].defined() && call.needs(3)) {
-      Shape shape = in[3].shape();
+    if (bias.defined() && call.needs(3)) {
+      Shape shape = bias.shape();
       while (shape.size() < 4) shape.insert(0, 1);
       results[3] = empty(shape, g.dtype(), g.device());
     }
     on(g.device(), [&](auto dev) {
       count_products(given.sizes, given.params, 5);
-      kernels::flash_attention_grad(dev, batched(in[0]), batched(in[1]), batched(in[2]), batched(call.saved(4)), call.saved(5).view(),
-                                    batched(g), given.with(in[3], draws),
+      kernels::flash_attention_grad(dev, batched(kept.q), batched(kept.k), batched(kept.v), batched(kept.y), kept.log_sums.view(),
+                                    batched(g), given.with(bias, draws),
                                     {batched(results[0]), batched(results[1]), batched(results[2]), view_of(results[3])});
     });
-    if (results[3].defined()) results[3] = results[3].window(in[3].shape(), contiguous_strides(in[3].shape()), 0);
+    if (results[3].defined()) results[3] = results[3].window(bias.shape(), contiguous_strides(bias.shape()), 0);
     return results;
-  });
-}
+  }
+};
 
 /// Attention of one query per sequence, without gradients: keys and values are read once, in place.
-Tensor single_query_attention(const KernelParams& given, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) {
-  const Tensor y = empty(q.shape(), q.dtype(), q.device());
-  on(q.device(), [&](auto dev) { kernels::decode_attention(dev, batched(q), batched(k), batched(v), given.with(bias), batched(y)); });
-  return record(fused_name, y, {q, k, v, bias}, {},
-                [](const Backward&) { return Tensors(); });  // for observers; never recorded, because no gradient is required
-}
+struct DecodeAttention {
+  static constexpr Op op = fused_op;
+  KernelParams given;
+
+  Result<Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
+    const Tensor y = empty(q.shape(), q.dtype(), q.device());
+    on(q.device(), [&](auto dev) { kernels::decode_attention(dev, batched(q), batched(k), batched(v), given.with(bias), batched(y)); });
+    return {y};
+  }
+};
 
 /// The whole (B, T, 3, H, D) of which q, k and v are slices; undefined if they are not.
 Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -228,67 +238,92 @@ Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
   return q.window(shape, contiguous_strides(shape), q.offset());
 }
 
-/// On a GPU, by the single-tile kernels for short sequences, one head in one tile.
-Tensor single_tile_attention(const KernelParams& given, const Tensor& q, const Tensor& k, const Tensor& v) {
-  if (!whole_projection(q, k, v).defined()) {
-    const Tensors parts = unstack(stack({q, k, v}, 2), 2);
-    return single_tile_attention(given, parts[0], parts[1], parts[2]);
-  }
-  const PhiloxState draws = draws_for(given.sizes, given.params);
-  const auto projection = [](const Tensors& in) { return whole_projection(in[0], in[1], in[2]).view(); };
-  const auto in_one_tile = [&]() -> Tensors {
-    const Tensor y = empty(q.shape(), q.dtype(), q.device());
-    on_cuda(fused_name, y.device(),
-            [&](auto dev) { kernels::self_attention(dev, projection({q, k, v}), given.with({}, draws), y.view()); });
-    return {y};
+/// On a GPU, by the single-tile kernels for short sequences, one head in one tile. q, k and v are slices of one projection.
+struct SingleTileAttention {
+  static constexpr Op op = fused_op;
+  KernelParams given;
+  PhiloxState draws;
+
+  struct Kept {
+    Tensor q, k, v;
   };
-  return record(fused_name, detail::costly(in_one_tile)[0], {q, k, v}, {q, k, v}, [=](const Backward& call) -> Tensors {
-    const Tensors in = {call.saved(0), call.saved(1), call.saved(2)};
+  Result<Tensor, Kept> forward(const Tensor& q, const Tensor& k, const Tensor& v) const {
+    const auto in_one_tile = [&]() -> Tensors {
+      const Tensor y = empty(q.shape(), q.dtype(), q.device());
+      on_cuda(op.name, y.device(),
+              [&](auto dev) { kernels::self_attention(dev, whole_projection(q, k, v).view(), given.with({}, draws), y.view()); });
+      return {y};
+    };
+    return {detail::costly(in_one_tile)[0], {q, k, v}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensors in = {kept.q, kept.k, kept.v};
     if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(given.sizes, xs, given.params, draws); });
+    const auto projection = [](const Tensors& xs) { return whole_projection(xs[0], xs[1], xs[2]).view(); };
     const Tensor g = contiguous(call.grad());
-    Tensors results = adjacent_gradients(in);
-    on_cuda(fused_name, g.device(),
+    const Tensors results = adjacent_gradients(in);
+    on_cuda(op.name, g.device(),
             [&](auto dev) { kernels::self_attention_grad(dev, projection(in), g.view(), given.with({}, draws), projection(results)); });
     return results;
-  });
+  }
+};
+
+AttentionParams with_bias(AttentionParams params, const Tensor& bias) {
+  params.bias = bias;
+  return params;
 }
 
-/// Parameters under autocast: products run in the lowered dtype, and the bias is added to their result.
-AttentionParams lowered(const AttentionParams& params) {
-  AttentionParams result = params;
-  result.bias = detail::autocast("matmul", params.bias);
-  return result;
-}
+/// scaled_dot_product_attention, composed of other ops.
+struct ComposedAttention {
+  static constexpr Op op{.name = "scaled_dot_product_attention", .autocast = CastTo::lower};
+  AttentionParams params;
+
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
+    const AttentionParams given = with_bias(params, bias);
+    return compose(check(op.name, q, k, v, given), q, k, v, given, false);
+  }
+};
+
+/// The choice among the fused ops.
+struct FusedAttention {
+  static constexpr Op op = fused_op;
+  AttentionParams params;
+
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
+    const AttentionParams all = with_bias(params, bias);
+    const AttentionSizes sizes = check(op.name, q, k, v, all);
+    const KernelParams given(sizes, all, q.dtype());
+    const Tensor rows[] = {with_contiguous_rows(q), with_contiguous_rows(k), with_contiguous_rows(v)};
+    const kernels::AttentionWay way = with_backend(q.device(), [&](auto dev) {
+      return kernels::attention_way(dev, batched(rows[0]), batched(rows[1]), batched(rows[2]), given.with(bias),
+                                    needs_record({q, k, v, bias}));
+    });
+    const auto draws = [&] { return draws_for(sizes, all); };
+    switch (way) {
+      using enum kernels::AttentionWay;
+      case decode: return call(DecodeAttention{given}, rows[0], rows[1], rows[2], bias);
+      case flash: return call(TiledAttention{given, draws()}, rows[0], rows[1], rows[2], bias);
+      case flash_dense: return call(TiledAttention{given, draws()}, contiguous(q), contiguous(k), contiguous(v), bias);
+      case chunks: return attention_in_chunks(sizes, q, k, v, all);
+      case products: return attention_by_products(sizes, q, k, v, all);
+      case single_tile: {
+        const bool is_projection = whole_projection(rows[0], rows[1], rows[2]).defined();
+        const Tensors parts = is_projection ? Tensors{rows[0], rows[1], rows[2]} : unstack(stack({rows[0], rows[1], rows[2]}, 2), 2);
+        return call(SingleTileAttention{given, draws()}, parts[0], parts[1], parts[2]);
+      }
+      default: return compose(sizes, q, k, v, all, true);
+    }
+  }
+};
 
 }  // namespace
 
-Tensor scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params_) {
-  const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
-  const AttentionParams params = lowered(params_);
-  return compose(check("scaled_dot_product_attention", q, k, v, params), q, k, v, params, false);
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+  return call(ComposedAttention{with_bias(params, {})}, q, k, v, params.bias);
 }
 
-Tensor fused_scaled_dot_product_attention(const Tensor& q_, const Tensor& k_, const Tensor& v_, const AttentionParams& params_) {
-  const Tensor q = detail::autocast("matmul", q_), k = detail::autocast("matmul", k_), v = detail::autocast("matmul", v_);
-  const AttentionParams params = lowered(params_);
-  const AttentionSizes sizes = check(fused_name, q, k, v, params);
-  const KernelParams given(sizes, params, q.dtype());
-  const Tensor& bias = params.bias;
-  const Tensor rows[] = {with_contiguous_rows(q), with_contiguous_rows(k), with_contiguous_rows(v)};
-  const kernels::AttentionWay way = with_backend(q.device(), [&](auto dev) {
-    return kernels::attention_way(dev, batched(rows[0]), batched(rows[1]), batched(rows[2]), given.with(bias),
-                                  needs_record({q, k, v, bias}));
-  });
-  switch (way) {
-    using enum kernels::AttentionWay;
-    case decode: return single_query_attention(given, rows[0], rows[1], rows[2], bias);
-    case single_tile: return single_tile_attention(given, rows[0], rows[1], rows[2]);
-    case flash: return tiled_attention(given, rows[0], rows[1], rows[2], bias);
-    case flash_dense: return tiled_attention(given, contiguous(q), contiguous(k), contiguous(v), bias);
-    case chunks: return attention_in_chunks(sizes, q, k, v, params);
-    case products: return attention_by_products(sizes, q, k, v, params);
-    default: return compose(sizes, q, k, v, params, true);
-  }
+Tensor fused_scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+  return call(FusedAttention{with_bias(params, {})}, q, k, v, params.bias);
 }
 
 }  // namespace tern

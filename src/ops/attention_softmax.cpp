@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "autodiff/node.h"
-#include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
-#include "ops/detail/autocast.h"
 #include "ops/detail/softmax_gradient.h"
 #include "ops/factory.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -114,33 +112,60 @@ kernels::AttentionMask detail::KernelMask::view() const {
   return {view_of(padding), view_of(prefix), view_of(key_lengths), window, causal};
 }
 
-Tensor detail::attention_softmax(const Tensor& scores_, const AttentionMask& mask, const Tensor& query_lengths, const Tensor& key_lengths) {
-  const Tensor scores = detail::autocast("attention_softmax", scores_);
-  AttentionMask shortened = mask;
-  shortened.key_lengths = mask.key_lengths.defined() ? minimum(mask.key_lengths, key_lengths) : key_lengths;
-  return masked_softmax(scores, shortened, key_lengths - query_lengths);
-}
+namespace {
 
-Tensor attention_softmax(const Tensor& scores_, const AttentionMask& mask) {
-  const Tensor scores = detail::autocast("attention_softmax", scores_);
-  check_mask("attention_softmax", scores, mask);
-  return masked_softmax(scores, mask, {});
-}
+constexpr Op softmax_op(const char* name) { return {.name = name, .autocast = CastTo::f32, .tangent = Tangent::symmetric}; }
 
-Tensor fused_attention_softmax(const Tensor& scores_, const AttentionMask& mask) {
-  const Tensor scores = detail::autocast("attention_softmax", scores_);
-  check_mask("fused_attention_softmax", scores, mask);
-  if (scores.device() != cpu && (mask.window > 0 || mask.key_lengths.defined())) return masked_softmax(scores, mask, {});
-  const Tensor source = contiguous(scores), y = empty_like(source);
-  const detail::KernelMask masking(mask, scores.dtype());
-  on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), masking.view(), y.view()); });
-  return record("fused_attention_softmax", y, {source}, {y}, Symmetric{}, [](const Backward& call) -> Tensors {
-    const Tensor p = call.saved(0);
+/// The composed op; sequences of different lengths have `past`.
+struct ComposedAttentionSoftmax {
+  Op op;
+  AttentionMask mask;
+  Tensor past;
+
+  Tensor forward(const Tensor& scores) const {
+    check_mask(op.name, scores, mask);
+    return masked_softmax(scores, mask, past);
+  }
+};
+
+struct FusedAttentionSoftmax {
+  static constexpr Op op = softmax_op("fused_attention_softmax");
+  AttentionMask mask;
+
+  struct Kept {
+    Tensor y;
+  };
+  Result<Tensor, Kept> forward(const Tensor& scores) const {
+    check_mask(op.name, scores, mask);
+    const Tensor source = contiguous(scores), y = empty_like(source);
+    const detail::KernelMask masking(mask, scores.dtype());
+    on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), masking.view(), y.view()); });
+    return {y, {y}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor& p = kept.y;
     if (context().grad) return {detail::softmax_gradient(p, call.grad(), -1)};  // the scores themselves are not kept
     const Tensor g = contiguous(call.grad()), dx = empty_like(p);
     on(dx.device(), [&](auto dev) { kernels::attention_softmax_grad(dev, p.view(), g.view(), dx.view()); });
     return {dx};
-  });
+  }
+};
+
+}  // namespace
+
+Tensor detail::attention_softmax(const Tensor& scores, const AttentionMask& mask, const Tensor& query_lengths, const Tensor& key_lengths) {
+  AttentionMask shortened = mask;
+  shortened.key_lengths = mask.key_lengths.defined() ? minimum(mask.key_lengths, key_lengths) : key_lengths;
+  return call(ComposedAttentionSoftmax{softmax_op("attention_softmax"), shortened, key_lengths - query_lengths}, scores);
+}
+
+Tensor attention_softmax(const Tensor& scores, const AttentionMask& mask) {
+  return call(ComposedAttentionSoftmax{softmax_op("attention_softmax"), mask, {}}, scores);
+}
+
+Tensor fused_attention_softmax(const Tensor& scores, const AttentionMask& mask) {
+  if (scores.device() == cpu || (mask.window == 0 && !mask.key_lengths.defined())) return call(FusedAttentionSoftmax{mask}, scores);
+  return call(ComposedAttentionSoftmax{softmax_op("fused_attention_softmax"), mask, {}}, scores);
 }
 
 }  // namespace tern

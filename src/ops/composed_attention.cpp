@@ -5,10 +5,7 @@
 #include <limits>
 
 #include "autodiff/engine.h"
-#include "autodiff/saved_tensor.h"
-#include "autodiff/vjp.h"
 #include "ops/attention_softmax.h"
-#include "ops/copy.h"
 #include "ops/detail/attention_mask.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
@@ -31,7 +28,7 @@ double scale_of(const AttentionSizes& sizes, const AttentionParams& params) {
 
 namespace {
 
-constexpr const char* name = "fused_scaled_dot_product_attention";
+constexpr Op fused_op{.name = "fused_scaled_dot_product_attention"};
 
 /// Conversion between packed sequences and a batch of them, padded to the longest.
 class Packing {
@@ -124,45 +121,61 @@ PhiloxState draws_for(const AttentionSizes& sizes, const AttentionParams& params
   return params.training && params.dropout > 0 ? context().generator.reserve(numel(sizes.scores())) : PhiloxState{};
 }
 
-Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
-                             const AttentionParams& params) {
-  const Tensor heads = stack({transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)}, 0);  // (3, B, H, T, D)
-  const KernelMask mask(params.mask, q.dtype());
-  const double scale = scale_of(sizes, params), p = params.training ? params.dropout : 0;
-  const PhiloxState draws = draws_for(sizes, params);
-  Tensor weights, dropped, y;
-  {
+namespace {
+
+/// Of heads (3, B, H, T, D): those of q, k and v.
+struct AttentionByProducts {
+  static constexpr Op op = fused_op;
+  AttentionSizes sizes;
+  AttentionParams params;
+  PhiloxState draws;
+
+  struct Kept {
+    Tensor heads, weights, dropped;
+  };
+  Result<Tensor, Kept> forward(const Tensor& heads) const {
     const NoGrad unrecorded;
     // Activation checkpointing keeps no result of these products: the softmax overwrites the first.
     const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);
+    const KernelMask mask(params.mask, heads.dtype());
     const Tensors parts = unstack(heads, 0);
-    weights = matmul(parts[0], transpose(parts[1], -1, -2), scale);
+    const Tensor weights = matmul(parts[0], transpose(parts[1], -1, -2), scale_of(sizes, params));
     on(weights.device(), [&](auto dev) { kernels::attention_softmax(dev, weights.view(), mask.view(), weights.view()); });
-    dropped = p > 0 ? dropout_at(weights, p, draws) : weights;
-    y = matmul(dropped, parts[2]);
+    const Tensor dropped = p() > 0 ? dropout_at(weights, p(), draws) : weights;
+    return {matmul(dropped, parts[2]), {heads, weights, dropped}};
   }
-  y = record(name, y, {heads}, {heads, weights, dropped}, [=](const Backward& call) -> Tensors {
-    const Tensor x = call.saved(0);
+  Tensors backward(const Backward& call, const Kept& kept) const {
     if (context().grad)
-      return vjp(call, {x}, [&](const Tensors& in) -> Tensors {
+      return vjp(call, {kept.heads}, [&](const Tensors& in) -> Tensors {
         Tensors parts = unstack(in[0], 0);
         for (Tensor& part : parts) part = transpose(part, 1, 2);
         return {transpose(compose_again(sizes, parts, params, draws)[0], 1, 2)};
       });
-    const Tensors parts = unstack(x, 0);
-    const Tensor probabilities = call.saved(1), g = contiguous(call.grad()), dx = empty_like(x);
+    const Tensors parts = unstack(kept.heads, 0);
+    const Tensor g = contiguous(call.grad()), dx = empty_like(kept.heads);
     const Tensor scores = matmul(g, transpose(parts[2], -1, -2));
+    const double scale = scale_of(sizes, params);
     const auto part = [&](int i) { return select(dx, 0, i).view(); };
     on(dx.device(), [&](auto dev) {
-      if (p > 0) kernels::dropout(dev, scores.view(), scores.view(), p, draws);
-      kernels::attention_softmax_grad(dev, probabilities.view(), scores.view(), scores.view());
+      if (p() > 0) kernels::dropout(dev, scores.view(), scores.view(), p(), draws);
+      kernels::attention_softmax_grad(dev, kept.weights.view(), scores.view(), scores.view());
       kernels::matmul(dev, scores.view(), parts[1].view(), part(0), scale, Write::overwrite);
       kernels::matmul(dev, transpose(scores, -1, -2).view(), parts[0].view(), part(1), scale, Write::overwrite);
-      kernels::matmul(dev, transpose(call.saved(2), -1, -2).view(), g.view(), part(2), 1, Write::overwrite);
+      kernels::matmul(dev, transpose(kept.dropped, -1, -2).view(), g.view(), part(2), 1, Write::overwrite);
     });
     return {dx};
-  });
-  return transpose(y, 1, 2);
+  }
+
+ private:
+  double p() const { return params.training ? params.dropout : 0; }
+};
+
+}  // namespace
+
+Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const AttentionParams& params) {
+  const Tensor heads = stack({transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)}, 0);
+  return transpose(call(AttentionByProducts{sizes, params, draws_for(sizes, params)}, heads), 1, 2);
 }
 
 namespace {
@@ -208,40 +221,43 @@ void for_each_chunk(const AttentionSizes& sizes, const AttentionMask& mask, std:
   for (std::int64_t first = 0; first < sizes.queries; first += count) f(Chunk(sizes, mask, first, count));
 }
 
-}  // namespace
+struct AttentionInChunks {
+  static constexpr Op op = fused_op;
+  AttentionSizes sizes;
+  AttentionParams params;
+  std::int64_t count;  ///< queries in a chunk
 
-Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
-                           std::int64_t bytes) {
-  const std::int64_t row_bytes = sizes.batch * sizes.heads * sizes.keys * static_cast<std::int64_t>(size_of(q.dtype()));
-  const std::int64_t count = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row_bytes, 1), 16);
-  AttentionParams given = params;  // without the bias, which is saved with its history
-  given.bias = {};
-  const auto in_chunks = [&]() -> Tensors {
-    const NoGrad unrecorded;
-    const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);  // no scores of chunks are kept
-    const Tensor result = zeros(q.shape(), q.dtype(), q.device());
-    for_each_chunk(sizes, params.mask, count, [&](const Chunk& chunk) {
-      if (chunk.sees_any()) copy_(chunk.queries_of(result), chunk.attend(sizes, given, chunk.inputs_of({q, k, v, params.bias})));
-    });
-    return {result};
+  struct Kept {
+    Tensor q, k, v, bias;
   };
-  const Tensor y = costly(in_chunks)[0];
-  return record(name, y, {q, k, v, params.bias}, {q, k, v, params.bias}, [=](const Backward& call) -> Tensors {
-    const Tensors in = {call.saved(0), call.saved(1), call.saved(2), call.saved(3)};
-    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, given, {}); });
+  Result<Tensor, Kept> forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
+    const auto in_chunks = [&]() -> Tensors {
+      const NoGrad unrecorded;
+      const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);  // no scores of chunks are kept
+      const Tensor result = zeros(q.shape(), q.dtype(), q.device());
+      for_each_chunk(sizes, params.mask, count, [&](const Chunk& chunk) {
+        if (chunk.sees_any()) copy_(chunk.queries_of(result), chunk.attend(sizes, params, chunk.inputs_of({q, k, v, bias})));
+      });
+      return {result};
+    };
+    return {costly(in_chunks)[0], {q, k, v, bias}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensors in = {kept.q, kept.k, kept.v, kept.bias};
+    if (context().grad) return vjp(call, in, [&](const Tensors& xs) { return compose_again(sizes, xs, params, {}); });
     const Tensor g = call.grad();
     // Each chunk gives a part of the gradients of keys and values: sums in 16 bits would round each time.
     Tensors results;
     for (const Tensor& x : in)
       results.push_back(x.defined() ? zeros(x.shape(), x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device()) : Tensor());
-    for_each_chunk(sizes, given.mask, count, [&](const Chunk& chunk) {
+    for_each_chunk(sizes, params.mask, count, [&](const Chunk& chunk) {
       if (!chunk.sees_any()) return;
       Tensors leaves, parts, to = chunk.inputs_of(results);
       for (const Tensor& x : chunk.inputs_of(in))
         if (leaves.emplace_back(x.defined() ? x.detach() : x); x.defined()) leaves.back().set_requires_grad();
       {
         const GradMode recorded(true);
-        const Tensor part = chunk.attend(sizes, given, leaves);
+        const Tensor part = chunk.attend(sizes, params, leaves);
         if (!leaves[3].defined()) leaves.pop_back();
         parts = grad({part}, leaves, {chunk.queries_of(g)});
       }
@@ -250,7 +266,18 @@ Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const T
     for (std::size_t i = 0; i < in.size(); ++i)
       if (in[i].defined()) results[i] = cast(results[i], in[i].dtype());
     return results;
-  });
+  }
+};
+
+}  // namespace
+
+Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
+                           std::int64_t bytes) {
+  const std::int64_t row_bytes = sizes.batch * sizes.heads * sizes.keys * static_cast<std::int64_t>(size_of(q.dtype()));
+  const std::int64_t count = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row_bytes, 1), 16);
+  AttentionParams given = params;  // without the bias, which is an operand
+  given.bias = {};
+  return call(AttentionInChunks{sizes, given, count}, q, k, v, params.bias);
 }
 
 }  // namespace tern::detail

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "autodiff/vjp.h"
-#include "ops/copy.h"
-#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/kernels/matmul.h"
 #include "ops/op.h"
@@ -24,7 +21,6 @@ namespace {
 }
 
 void check_operands(const char* op, const Tensor& a, const Tensor& b) {
-  check_one_device(op, {&a, &b});
   if (!is_floating(a.dtype()) || a.dtype() != b.dtype())
     fail(op, fmt::format("expected operands of one floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
 }
@@ -32,7 +28,6 @@ void check_operands(const char* op, const Tensor& a, const Tensor& b) {
 /// Checks the operands of matmul, which also takes integers where the device has products of them.
 void check_factors(const Tensor& a, const Tensor& b, double scale) {
   if (is_floating(a.dtype()) || a.dtype() == DType::boolean || a.dtype() != b.dtype()) return check_operands("matmul", a, b);
-  check_one_device("matmul", {&a, &b});
   if (!detail::matmul_takes(a)) fail("matmul", fmt::format("expected floating operands on a GPU but got {}", name(a.dtype())));
   if (scale != 1) fail("matmul", fmt::format("expected a scale of 1 for integers but got {}", scale));
 }
@@ -67,44 +62,64 @@ bool has_matmul_precision(MatmulPrecision precision, Device device) {
   return with_backend(device, [&](auto dev) { return kernels::has_matmul_precision(dev, precision, device); });
 }
 
-Tensor matmul(const Tensor& left, const Tensor& right, double scale) {
-  const Tensor a_ = detail::autocast("matmul", left), b_ = detail::autocast("matmul", right);
-  check_factors(a_, b_, scale);
-  if (a_.dims() == 0 || b_.dims() == 0 || a_.size(-1) != b_.size(b_.dims() == 1 ? 0 : -2)) fail_shapes(a_, b_);
-  if (a_.dims() == 1) return squeeze(matmul(unsqueeze(a_, 0), b_, scale), b_.dims() == 1 ? 0 : -2);
-  if (b_.dims() == 1) return squeeze(matmul(a_, unsqueeze(b_, 1), scale), -1);
-  if (a_.dims() > 2 && b_.dims() == 2) {
-    // One product of all rows: then the gradient of b is also one product, rather than a batch of them to be summed.
-    Shape shape = a_.shape();
-    shape.back() = b_.size(1);
-    return reshape(matmul(flatten(a_, 0, -2), b_, scale), shape);
-  }
-  const Tensor a = operand(a_), b = operand(b_);
-  Shape a_batch(a.shape().begin(), a.shape().end() - 2), b_batch(b.shape().begin(), b.shape().end() - 2);
-  Shape shape = broadcast_shapes(a_batch, b_batch, "matmul");
-  const Shape batch = shape;
-  shape.push_back(a.size(-2));
-  shape.push_back(b.size(-1));
-  const auto product = [&]() -> Tensors {
-    const Tensor c = empty(shape, a.dtype(), a.device());
-    if (!is_floating(a.dtype())) {
-      detail::on_cpu([&](auto dev) { kernels::integer_matmul(dev, batched(a, batch), batched(b, batch), c.view()); });
-      return {c};
-    }
-    on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), scale, Write::overwrite); });
-    return {c};
+namespace {
+
+struct Matmul {
+  static constexpr Op op{.name = "matmul", .autocast = CastTo::lower, .tangent = Tangent::product};
+  double scale;
+
+  struct Kept {
+    Tensor a, b;
   };
-  const Tensor c = detail::costly(product)[0];
-  return record("matmul", c, {a, b}, {a, b}, Product{[&](const Tensors& in) -> Tensors { return {matmul(in[0], in[1], scale)}; }},
-                [scale](const Backward& call) -> Tensors {
-                  const Tensor x = call.saved(0), y = call.saved(1), &g = call.grad();
-                  return {call.needs(0) ? sum_to(matmul(g, transpose(y, -1, -2), scale), x.shape()) : Tensor(),
-                          call.needs(1) ? sum_to(matmul(transpose(x, -1, -2), g, scale), y.shape()) : Tensor()};
-                });
-}
+  Result<Tensor, Kept> forward(const Tensor& left, const Tensor& right) const {
+    const Tensor a = operand(left), b = operand(right);
+    Shape a_batch(a.shape().begin(), a.shape().end() - 2), b_batch(b.shape().begin(), b.shape().end() - 2);
+    Shape shape = broadcast_shapes(a_batch, b_batch, op.name);
+    const Shape batch = shape;
+    shape.push_back(a.size(-2));
+    shape.push_back(b.size(-1));
+    const auto product = [&]() -> Tensors {
+      const Tensor c = empty(shape, a.dtype(), a.device());
+      if (is_floating(a.dtype()))
+        on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), scale, Write::overwrite); });
+      else detail::on_cpu([&](auto dev) { kernels::integer_matmul(dev, batched(a, batch), batched(b, batch), c.view()); });
+      return {c};
+    };
+    return {detail::costly(product)[0], {a, b}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor& g = call.grad();
+    return {call.needs(0) ? sum_to(matmul(g, transpose(kept.b, -1, -2), scale), kept.a.shape()) : Tensor(),
+            call.needs(1) ? sum_to(matmul(transpose(kept.a, -1, -2), g, scale), kept.b.shape()) : Tensor()};
+  }
+};
+
+/// matmul of operands that autocast has cast, as products of matrices.
+struct AnyMatmul {
+  static constexpr Op op{.name = "matmul", .autocast = CastTo::lower};
+  double scale;
+
+  Tensor forward(const Tensor& a, const Tensor& b) const {
+    check_factors(a, b, scale);
+    if (a.dims() == 0 || b.dims() == 0 || a.size(-1) != b.size(b.dims() == 1 ? 0 : -2)) fail_shapes(a, b);
+    if (a.dims() == 1) return squeeze(matmul(unsqueeze(a, 0), b, scale), b.dims() == 1 ? 0 : -2);
+    if (b.dims() == 1) return squeeze(matmul(a, unsqueeze(b, 1), scale), -1);
+    if (a.dims() == 2 || b.dims() > 2) return call(Matmul{scale}, a, b);
+    // One product of all rows: then the gradient of b is also one product, rather than a batch of them to be summed.
+    Shape shape = a.shape();
+    shape.back() = b.size(1);
+    return reshape(call(Matmul{scale}, flatten(a, 0, -2), b), shape);
+  }
+};
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b, double scale) { return call(AnyMatmul{scale}, a, b); }
+
+namespace {
 
 /// Gradient g^T x of a linear layer's weight, which is that input of the op, in the form that backward returns.
-static Tensor weight_gradient(const Backward& call, std::size_t input, const Tensor& g, const Tensor& x) {
+Tensor weight_gradient(const Backward& call, std::size_t input, const Tensor& g, const Tensor& x) {
   if (!call.needs(input)) return {};
   if (context().grad) return matmul(transpose(g, 0, 1), x);
   const GradientTarget to = call.sink(input, {g.size(1), x.size(1)}, g);
@@ -114,7 +129,7 @@ static Tensor weight_gradient(const Backward& call, std::size_t input, const Ten
 }
 
 /// Gradient of the bias, the column sums of g.
-static Tensor bias_gradient(const Backward& call, std::size_t input, const Tensor& g) {
+Tensor bias_gradient(const Backward& call, std::size_t input, const Tensor& g) {
   if (!call.needs(input)) return {};
   if (context().grad) return sum(g, {0});
   const Tensor rows = contiguous(g);
@@ -123,12 +138,13 @@ static Tensor bias_gradient(const Backward& call, std::size_t input, const Tenso
   return to.result();
 }
 
-namespace {
+constexpr Op linear_op(const char* name, Tangent tangent = Tangent::transposed) {
+  return {.name = name, .autocast = CastTo::lower, .tangent = tangent};
+}
 
-/// Operands of a linear layer, as its kernels take them.
+/// Operands of a linear layer, as its kernels take them: rows (N, in), weight (out, in).
 struct LinearOperands {
   LinearOperands(const char* op, const Tensor& x, const Tensor& weight_, const Tensor& bias) {
-    check_one_device(op, {&x, &weight_, &bias});
     check_operands(op, x, weight_);
     if (weight_.dims() != 2 || x.dims() == 0 || x.size(-1) != weight_.size(1) || (bias.defined() && bias.shape() != Shape{weight_.size(0)}))
       fail(op, fmt::format("expected x (..., in), weight (out, in) and bias (out) but got {}, {} and {}", to_string(x.shape()),
@@ -140,49 +156,57 @@ struct LinearOperands {
     rows = operand(reshape(x, {in == 0 ? numel(shape) / std::max<std::int64_t>(out, 1) : x.numel() / in, in}));
     weight = operand(weight_);
   }
-  /// New memory for the result (rows, out).
-  Tensor result() const { return empty({rows.size(0), weight.size(0)}, rows.dtype(), rows.device()); }
-
   Tensor rows, weight;
   Shape shape;  ///< shape of the result
 };
 
-/// Gradients of x and the weight, from that of the result.
-Tensors product_gradients(const Backward& call, const Tensor& g) {
-  return {call.needs(0) ? matmul(g, call.saved(1)) : Tensor(), weight_gradient(call, 1, g, call.saved(0))};
+/// New memory for linear(rows, weight).
+Tensor linear_result(const Tensor& rows, const Tensor& weight) {
+  return empty({rows.size(0), weight.size(0)}, rows.dtype(), rows.device());
 }
-
-}  // namespace
-
-Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
-  const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
-  const LinearOperands a("linear", x, weight, bias);
+Tensor linear_product(const Tensor& rows, const Tensor& weight, const Tensor& bias) {
   const auto product = [&]() -> Tensors {
-    const Tensor y = a.result();
-    on(y.device(), [&](auto dev) { kernels::linear(dev, a.rows.view(), a.weight.view(), view_of(bias), y.view()); });
+    const Tensor y = linear_result(rows, weight);
+    on(y.device(), [&](auto dev) { kernels::linear(dev, rows.view(), weight.view(), view_of(bias), y.view()); });
     return {y};
   };
-  return reshape(record("linear", detail::costly(product)[0], {a.rows, a.weight, bias}, {a.rows, a.weight},
-                        Product{[&](const Tensors& in) -> Tensors { return {linear(in[0], in[1], in[2])}; }},
-                        [](const Backward& call) -> Tensors {
-                          Tensors gradients = product_gradients(call, call.grad());
-                          gradients.push_back(bias_gradient(call, 2, call.grad()));
-                          return gradients;
-                        }),
-                 a.shape);
+  return detail::costly(product)[0];
 }
+
+/// Gradients of rows and the weight, from that of the result.
+Tensors product_gradients(const Backward& call, const Tensor& g, const Tensor& rows, const Tensor& weight) {
+  return {call.needs(0) ? matmul(g, weight) : Tensor(), weight_gradient(call, 1, g, rows)};
+}
+
+/// linear of rows (N, in). As its tangent is the op of tangents, which may be expanded, it makes operands of its inputs itself.
+struct LinearRows {
+  static constexpr Op op = linear_op("linear", Tangent::product);
+
+  struct Kept {
+    Tensor rows, weight;
+  };
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& w, const Tensor& bias) const {
+    const Tensor rows = operand(x), weight = operand(w);
+    return {linear_product(rows, weight, bias), {rows, weight}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    Tensors gradients = product_gradients(call, call.grad(), kept.rows, kept.weight);
+    gradients.push_back(bias_gradient(call, 2, call.grad()));
+    return gradients;
+  }
+};
 
 /// linear(x, weight, bias) and its gelu_tanh, (rows, out) each. Selective checkpointing keeps only the first if the second can be computed
 /// from it.
-static Tensors product_and_gelu(const LinearOperands& a, const Tensor& bias) {
-  const Tensor y = a.result();
+Tensors product_and_gelu(const Tensor& rows, const Tensor& weight, const Tensor& bias) {
+  const Tensor y = linear_result(rows, weight);
   const bool is_split =
       context().saved_tensor_hooks && on(y.device(), [&](auto dev) { return kernels::is_gelu_of_written(dev, y.dtype()); });
   const auto product = [&]() -> Tensors {
-    const Tensor before = a.result();
+    const Tensor before = linear_result(rows, weight);
     on(y.device(), [&](auto dev) {
-      if (is_split) kernels::linear(dev, a.rows.view(), a.weight.view(), view_of(bias), before.view());
-      else kernels::linear_gelu(dev, a.rows.view(), a.weight.view(), view_of(bias), before.view(), y.view());
+      if (is_split) kernels::linear(dev, rows.view(), weight.view(), view_of(bias), before.view());
+      else kernels::linear_gelu(dev, rows.view(), weight.view(), view_of(bias), before.view(), y.view());
     });
     return is_split ? Tensors{before} : Tensors{before, y};
   };
@@ -192,70 +216,85 @@ static Tensors product_and_gelu(const LinearOperands& a, const Tensor& bias) {
   return {results[0], y};
 }
 
-Tensor linear_gelu(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
-  const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
-  const LinearOperands a("linear_gelu", x, weight, bias);
-  const Tensors results = product_and_gelu(a, bias);
-  const Tensor &before = results[0], &y = results[1];
-  Tensors saved = {a.rows, a.weight, before};
-  if (bias.defined()) saved.push_back(bias);
-  const auto backward = [has_saved_bias = bias.defined()](const Backward& call) -> Tensors {
+struct LinearGelu {
+  static constexpr Op op = linear_op("linear_gelu");
+
+  struct Kept {
+    Tensor rows, weight, bias, before;
+  };
+  Result<Tensor, Kept> forward(const Tensor& rows, const Tensor& weight, const Tensor& bias) const {
+    const Tensors results = product_and_gelu(rows, weight, bias);
+    return {results[1], {rows, weight, bias, results[0]}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
     if (context().grad)
-      return vjp(call, {call.saved(0), call.saved(1), has_saved_bias ? call.saved(3) : Tensor()},
+      return vjp(call, {kept.rows, kept.weight, kept.bias},
                  [](const Tensors& in) -> Tensors { return {gelu_tanh(linear(in[0], in[1], in[2]))}; });
     const Tensor g = contiguous(call.grad()), dx = empty_like(g);
     const GradientTarget to = call.sink(2, {g.size(1)}, g);
     on(g.device(),
-       [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), call.saved(2).view(), dx.view(), to.view(), to.write, to.deferred); });
-    Tensors gradients = product_gradients(call, dx);
+       [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), kept.before.view(), dx.view(), to.view(), to.write, to.deferred); });
+    Tensors gradients = product_gradients(call, dx, kept.rows, kept.weight);
     gradients.push_back(to.result());
     return gradients;
-  };
-  return reshape(record("linear_gelu", y, {a.rows, a.weight, bias}, saved, backward), a.shape);
-}
+  }
+};
 
-Tensor feed_forward_gelu(const Tensor& x_, const Tensor& fc_weight_, const Tensor& fc_bias_, const Tensor& proj_weight_,
-                         const Tensor& proj_bias_) {
-  constexpr const char* op = "feed_forward_gelu";
-  const auto lowered = [](const Tensor& x) { return detail::autocast("linear", x); };
-  const Tensor x = lowered(x_), fc_weight = lowered(fc_weight_), fc_bias = lowered(fc_bias_), proj_weight = lowered(proj_weight_),
-               proj_bias = lowered(proj_bias_);
-  check_one_device(op, {&x, &fc_weight, &fc_bias, &proj_weight, &proj_bias});
-  const LinearOperands fc(op, x, fc_weight, fc_bias);
-  const Tensors results = product_and_gelu(fc, fc_bias);
-  const Tensor &before = results[0], &hidden = results[1];
-  const LinearOperands proj(op, hidden, proj_weight, proj_bias);
-  const auto product = [&]() -> Tensors {
-    const Tensor y = proj.result();
-    on(y.device(), [&](auto dev) { kernels::linear(dev, hidden.view(), proj.weight.view(), view_of(proj_bias), y.view()); });
-    return {y};
+struct FeedForwardGelu {
+  static constexpr Op op = linear_op("feed_forward_gelu");
+
+  struct Kept {
+    Tensor rows, weight, bias, next, before, hidden;
   };
-  const Tensor y = detail::costly(product)[0];
-  const auto backward = [has_proj_bias = proj_bias.defined()](const Backward& call) -> Tensors {
-    const Tensor g = contiguous(call.grad()), rows = call.saved(0), before_gelu = call.saved(3), activated = call.saved(4);
-    const Tensor weight = call.saved(1), next = call.saved(2);
-    if (context().grad)
-      return vjp(call, {rows, weight, call.saved(5), next, has_proj_bias ? zeros({g.size(1)}, g.dtype(), g.device()) : Tensor()},
+  Result<Tensor, Kept> forward(const Tensor& rows, const Tensor& weight, const Tensor& bias, const Tensor& proj_weight,
+                               const Tensor& proj_bias) const {
+    const Tensors results = product_and_gelu(rows, weight, bias);
+    const LinearOperands proj(op.name, results[1], proj_weight, proj_bias);
+    return {linear_product(proj.rows, proj.weight, proj_bias), {rows, weight, bias, proj.weight, results[0], results[1]}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor g = contiguous(call.grad());
+    if (context().grad)  // linear in the last bias, so zeros take its place
+      return vjp(call, {kept.rows, kept.weight, kept.bias, kept.next, call.needs(4) ? zeros({g.size(1)}, g.dtype(), g.device()) : Tensor()},
                  [](const Tensors& in) -> Tensors { return {linear(gelu_tanh(linear(in[0], in[1], in[2])), in[3], in[4])}; });
     Tensors gradients(5);
     gradients[4] = bias_gradient(call, 4, g);
-    gradients[3] = weight_gradient(call, 3, g, activated);
+    gradients[3] = weight_gradient(call, 3, g, kept.hidden);
     if (!call.needs(0) && !call.needs(1) && !call.needs(2)) return gradients;
-    const Tensor dx = empty_like(before_gelu);
+    const Tensor dx = empty_like(kept.before);
     const GradientTarget to = call.sink(2, {dx.size(1)}, dx);
     on(g.device(), [&](auto dev) {
-      kernels::linear_gelu_grad(dev, g.view(), next.view(), before_gelu.view(), dx.view(), to.view(), to.write, to.deferred);
+      kernels::linear_gelu_grad(dev, g.view(), kept.next.view(), kept.before.view(), dx.view(), to.view(), to.write, to.deferred);
     });
     gradients[2] = to.result();
-    gradients[1] = weight_gradient(call, 1, dx, rows);
-    if (call.needs(0)) gradients[0] = matmul(dx, weight);
+    gradients[1] = weight_gradient(call, 1, dx, kept.rows);
+    if (call.needs(0)) gradients[0] = matmul(dx, kept.weight);
     return gradients;
-  };
-  Shape shape = fc.shape;
-  shape.back() = proj.weight.size(0);
-  return reshape(record(op, y, {fc.rows, fc.weight, fc_bias, proj.weight, proj_bias},
-                        {fc.rows, fc.weight, proj.weight, before, hidden, fc_bias}, backward),
-                 shape);
+  }
+};
+
+/// The op of rows for x (..., in), of operands that autocast has cast. `more` are operands after the bias.
+template <class OfRows>
+struct OfAnyRows {
+  static constexpr Op op = OfRows::op;
+
+  template <class... More>
+  Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const More&... more) const {
+    const LinearOperands a(op.name, x, weight, bias);
+    const Tensor y = call(OfRows{}, a.rows, a.weight, bias, more...);
+    Shape shape = a.shape;
+    shape.back() = y.size(1);
+    return reshape(y, shape);
+  }
+};
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) { return call(OfAnyRows<LinearRows>{}, x, weight, bias); }
+Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias) { return call(OfAnyRows<LinearGelu>{}, x, weight, bias); }
+Tensor feed_forward_gelu(const Tensor& x, const Tensor& fc_weight, const Tensor& fc_bias, const Tensor& proj_weight,
+                         const Tensor& proj_bias) {
+  return call(OfAnyRows<FeedForwardGelu>{}, x, fc_weight, fc_bias, proj_weight, proj_bias);
 }
 
 }  // namespace tern

@@ -1,6 +1,4 @@
 // Forward mode: memory, Hessian-vector products, a jvp within a jvp, what ends tangents, what is refused. Every op: ops/op_jvp_test.cpp.
-#include "autodiff/forward.h"
-
 #include "autodiff/engine.h"
 #include "autodiff/functional.h"
 #include "catch.h"

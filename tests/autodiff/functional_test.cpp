@@ -24,7 +24,7 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-double dot(const Tensor& a, const Tensor& b) { return sum(a * b).item<double>(); }
+double inner_product(const Tensor& a, const Tensor& b) { return sum(a * b).item<double>(); }
 
 /// The derivative of f's outputs along the tangents by central differences.
 Tensors differences(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents) {
@@ -56,13 +56,13 @@ void check(const TensorFunction& f, const Tensors& inputs) {
     if (!wanted[i].defined()) continue;
     CHECK_FALSE(forward.products[i].requires_grad());
     CHECK(max(abs(forward.products[i] - wanted[i])).item<double>() < 1e-8);
-    from_jvp += dot(cotangents[i], wanted[i]);
+    from_jvp += inner_product(cotangents[i], wanted[i]);
   }
   // u^T (J t) from the differences is (u^T J) t.
   const JacobianProduct backward = vjp(f, inputs, cotangents);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     CHECK(backward.products[i].defined() == tangents[i].defined());
-    if (tangents[i].defined()) from_vjp += dot(backward.products[i], tangents[i]);
+    if (tangents[i].defined()) from_vjp += inner_product(backward.products[i], tangents[i]);
   }
   CHECK(from_vjp == Approx(from_jvp).epsilon(1e-7));
 }

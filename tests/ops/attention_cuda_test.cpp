@@ -110,7 +110,7 @@ Shape scores_of(const Case& c) {
   return {c.batch, c.heads, c.queries, c.keys};
 }
 
-double norm(const Tensor& x) {
+double norm_of(const Tensor& x) {
   const NoGrad unrecorded;
   const Tensor all = cast(to(x.detach(), cpu), DType::f64);
   return std::sqrt(sum(all * all).item<double>());
@@ -174,7 +174,7 @@ TEST_CASE("Attention on a GPU gives the gradient of a bias of every shape", "[cu
       REQUIRE(results.gradients[3].shape() == shape);
       const Tensor &of_scores = expected.gradients[3], sums = summed.empty() ? of_scores : sum(of_scores, summed, true);
       const NoGrad unrecorded;
-      CHECK(norm(cast(to(results.gradients[3].detach(), cpu), DType::f64) - sums.detach()) < 2 * bound * norm(of_scores) + 0x1p-17);
+      CHECK(norm_of(cast(to(results.gradients[3].detach(), cpu), DType::f64) - sums.detach()) < 2 * bound * norm_of(of_scores) + 0x1p-17);
     }
 }
 

@@ -1,4 +1,4 @@
-// Autocast's table, op by op, and what a scope does with weights and gradients.
+// What autocast casts for, op by op, and what a scope does with weights and gradients.
 #include "ops/autocast.h"
 
 #include <map>
@@ -24,56 +24,71 @@ using namespace tern;
 
 namespace {
 
-using Calls = std::vector<std::function<Tensor(const Tensor&)>>;
+/// The dtype of an op's result under autocast, and every form of the op.
+struct Calls {
+  CastTo to;
+  std::vector<std::function<Tensor(const Tensor&)>> forms;
+};
 
-/// Every form of the ops in the table, as functions of x (4, 4), which is positive.
+/// The ops that autocast casts for, as functions of x (4, 4), which is positive.
 const std::map<std::string, Calls>& calls() {
   const auto ids = [] { return Tensor::from(std::vector<std::int64_t>{0, 3, 1, 2}, {4}); };
   const auto row = [](const Tensor& x) { return cast(ones({4}), x.dtype()); };
   static const std::map<std::string, Calls> all = {
       {"matmul",
-       {[](const Tensor& x) { return matmul(x, x); }, [=](const Tensor& x) { return matmul(x, row(x)); },
-        [](const Tensor& x) { return matmul(x, ones({4, 4})); }}},
-      {"linear", {[](const Tensor& x) { return linear(x, x, {}); }, [](const Tensor& x) { return linear(x, ones({3, 4}), ones({3})); }}},
+       {CastTo::lower,
+        {[](const Tensor& x) { return matmul(x, x); }, [=](const Tensor& x) { return matmul(x, row(x)); },
+         [](const Tensor& x) { return matmul(x, ones({4, 4})); }}}},
+      {"linear",
+       {CastTo::lower,
+        {[](const Tensor& x) { return linear(x, x, {}); }, [](const Tensor& x) { return linear(x, ones({3, 4}), ones({3})); }}}},
       {"depthwise_conv1d",
-       {[](const Tensor& x) { return depthwise_conv1d(reshape(x, {1, 4, 4}), x); },
-        [](const Tensor& x) { return depthwise_conv1d_step(zeros({4, 3, 4}), x, ones({4, 4}), ones({4})).y; }}},
+       {CastTo::lower,
+        {[](const Tensor& x) { return depthwise_conv1d(reshape(x, {1, 4, 4}), x); },
+         [](const Tensor& x) { return depthwise_conv1d_step(zeros({4, 3, 4}), x, ones({4, 4}), ones({4})).y; }}}},
       {"conv1d",
-       {[](const Tensor& x) { return conv1d(reshape(x, {1, 4, 4}), reshape(x, {4, 4, 1})); },
-        [](const Tensor& x) { return conv1d(reshape(x, {1, 4, 4}), ones({2, 4, 1}), ones({2})); }}},
-      {"conv2d", {[](const Tensor& x) { return conv2d(reshape(x, {1, 1, 4, 4}), reshape(x, {4, 1, 2, 2})); }}},
-      {"conv_transpose2d", {[](const Tensor& x) { return conv_transpose2d(reshape(x, {1, 4, 2, 2}), reshape(x, {4, 1, 2, 2})); }}},
-      {"softmax", {[](const Tensor& x) { return softmax(x); }}},
-      {"log_softmax", {[](const Tensor& x) { return log_softmax(x); }}},
+       {CastTo::lower,
+        {[](const Tensor& x) { return conv1d(reshape(x, {1, 4, 4}), reshape(x, {4, 4, 1})); },
+         [](const Tensor& x) { return conv1d(reshape(x, {1, 4, 4}), ones({2, 4, 1}), ones({2})); }}}},
+      {"conv2d", {CastTo::lower, {[](const Tensor& x) { return conv2d(reshape(x, {1, 1, 4, 4}), reshape(x, {4, 1, 2, 2})); }}}},
+      {"conv_transpose2d",
+       {CastTo::lower, {[](const Tensor& x) { return conv_transpose2d(reshape(x, {1, 4, 2, 2}), reshape(x, {4, 1, 2, 2})); }}}},
+      {"softmax", {CastTo::f32, {[](const Tensor& x) { return softmax(x); }}}},
+      {"log_softmax", {CastTo::f32, {[](const Tensor& x) { return log_softmax(x); }}}},
       {"attention_softmax",
-       {[](const Tensor& x) { return attention_softmax(x, {.causal = true}); },
-        [](const Tensor& x) { return fused_attention_softmax(x); }}},
+       {CastTo::f32,
+        {[](const Tensor& x) { return attention_softmax(x, {.causal = true}); },
+         [](const Tensor& x) { return fused_attention_softmax(x); }}}},
       {"layer_norm",
-       {[=](const Tensor& x) { return layer_norm(x, row(x), {}); },
-        [](const Tensor& x) { return fused_layer_norm(x, ones({4}), ones({4})); },
-        [](const Tensor& x) { return residual_layer_norm(x, ones({4, 4}), {}, {}).y; },
-        [](const Tensor& x) { return fused_residual_layer_norm(x, ones({4, 4}), ones({4}), {}, 1e-5, {.bias = ones({4})}).sum; }}},
+       {CastTo::f32,
+        {[=](const Tensor& x) { return layer_norm(x, row(x), {}); },
+         [](const Tensor& x) { return fused_layer_norm(x, ones({4}), ones({4})); },
+         [](const Tensor& x) { return residual_layer_norm(x, ones({4, 4}), {}, {}).y; },
+         [](const Tensor& x) { return fused_residual_layer_norm(x, ones({4, 4}), ones({4}), {}, 1e-5, {.bias = ones({4})}).sum; }}}},
       {"rms_norm",
-       {[=](const Tensor& x) { return rms_norm(x, row(x)); }, [](const Tensor& x) { return fused_rms_norm(x, ones({4})); },
-        [](const Tensor& x) { return residual_rms_norm(x, ones({4, 4}), {}).y; },
-        [](const Tensor& x) { return fused_residual_rms_norm(x, ones({4, 4}), {}).y; }}},
-      {"cross_entropy", {[=](const Tensor& x) { return cross_entropy(x, ids()); }}},
-      {"mse_loss", {[](const Tensor& x) { return mse_loss(x, x * 2); }, [](const Tensor& x) { return mse_loss(x, ones({4, 4})); }}},
-      {"exp", {[](const Tensor& x) { return exp(x); }}},
-      {"log", {[](const Tensor& x) { return log(x); }}},
-      {"log1p", {[](const Tensor& x) { return log1p(x); }}},
-      {"expm1", {[](const Tensor& x) { return expm1(x); }}},
+       {CastTo::f32,
+        {[=](const Tensor& x) { return rms_norm(x, row(x)); }, [](const Tensor& x) { return fused_rms_norm(x, ones({4})); },
+         [](const Tensor& x) { return residual_rms_norm(x, ones({4, 4}), {}).y; },
+         [](const Tensor& x) { return fused_residual_rms_norm(x, ones({4, 4}), {}).y; }}}},
+      {"cross_entropy", {CastTo::f32, {[=](const Tensor& x) { return cross_entropy(x, ids()); }}}},
+      {"mse_loss",
+       {CastTo::f32, {[](const Tensor& x) { return mse_loss(x, x * 2); }, [](const Tensor& x) { return mse_loss(x, ones({4, 4})); }}}},
+      {"exp", {CastTo::f32, {[](const Tensor& x) { return exp(x); }}}},
+      {"log", {CastTo::f32, {[](const Tensor& x) { return log(x); }}}},
+      {"log1p", {CastTo::f32, {[](const Tensor& x) { return log1p(x); }}}},
+      {"expm1", {CastTo::f32, {[](const Tensor& x) { return expm1(x); }}}},
       {"pow",
-       {[](const Tensor& x) { return pow(x, 2.0); }, [](const Tensor& x) { return pow(2.0, x); },
-        [](const Tensor& x) { return pow(x, x); }}},
-      {"rsqrt", {[](const Tensor& x) { return rsqrt(x); }}},
-      {"reciprocal", {[](const Tensor& x) { return reciprocal(x); }, [](const Tensor& x) { return 1.0 / x; }}},
-      {"sum", {[](const Tensor& x) { return sum(x); }, [](const Tensor& x) { return sum(x, {1}, true); }}},
-      {"prod", {[](const Tensor& x) { return prod(x, {1}); }}},
-      {"cumsum", {[](const Tensor& x) { return cumsum(x, 0); }}},
-      {"logsumexp", {[](const Tensor& x) { return logsumexp(x, {1}); }}},
-      {"cat", {[](const Tensor& x) { return cat({x, x}, 0); }}},
-      {"stack", {[](const Tensor& x) { return stack({x, x}, 0); }}},
+       {CastTo::f32,
+        {[](const Tensor& x) { return pow(x, 2.0); }, [](const Tensor& x) { return pow(2.0, x); },
+         [](const Tensor& x) { return pow(x, x); }}}},
+      {"rsqrt", {CastTo::f32, {[](const Tensor& x) { return rsqrt(x); }}}},
+      {"reciprocal", {CastTo::f32, {[](const Tensor& x) { return reciprocal(x); }, [](const Tensor& x) { return 1.0 / x; }}}},
+      {"sum", {CastTo::f32, {[](const Tensor& x) { return sum(x); }, [](const Tensor& x) { return sum(x, {1}, true); }}}},
+      {"prod", {CastTo::f32, {[](const Tensor& x) { return prod(x, {1}); }}}},
+      {"cumsum", {CastTo::f32, {[](const Tensor& x) { return cumsum(x, 0); }}}},
+      {"logsumexp", {CastTo::f32, {[](const Tensor& x) { return logsumexp(x, {1}); }}}},
+      {"cat", {CastTo::widest, {[](const Tensor& x) { return cat({x, x}, 0); }}}},
+      {"stack", {CastTo::widest, {[](const Tensor& x) { return stack({x, x}, 0); }}}},
   };
   return all;
 }
@@ -82,17 +97,15 @@ Tensor positive(DType dtype) { return cast(rand({4, 4}, 0.5, 1.5), dtype); }
 
 }  // namespace
 
-TEST_CASE("every op in autocast's table computes in the dtype that it says", "[autocast]") {
+TEST_CASE("every op that autocast casts for computes in the dtype that it says", "[autocast]") {
   manual_seed(1);
-  CHECK(calls().size() == autocast_table().size());
   for (const DType lower : {DType::bf16, DType::f16})
-    for (const AutocastRule& rule : autocast_table())
+    for (const auto& [op, rule] : calls())
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-        INFO(rule.op << " of " << name(dtype) << " in " << name(lower));
-        REQUIRE(calls().contains(rule.op));
-        for (std::size_t form = 0; form < calls().at(rule.op).size(); ++form) {
+        INFO(op << " of " << name(dtype) << " in " << name(lower));
+        for (std::size_t form = 0; form < rule.forms.size(); ++form) {
           INFO("form " << form);
-          const auto& call = calls().at(rule.op)[form];
+          const auto& call = rule.forms[form];
           const Tensor x = positive(dtype);
           const Autocast autocast(lower);
           if (dtype == DType::f64) {
@@ -144,19 +157,19 @@ TEST_CASE("a weight is cast once for each of its versions", "[autocast]") {
   Tensor weight = positive(DType::f32).set_requires_grad();
   const Tensor x = positive(DType::f32);
   Autocast autocast(DType::bf16);
-  const Tensor first = autocast.operand("linear", weight);
-  CHECK(first.is_same(autocast.operand("matmul", weight)));
-  CHECK(!autocast.operand("linear", x).is_same(autocast.operand("linear", x)));  // not a weight
+  const Tensor first = autocast.operand(CastTo::lower, weight);
+  CHECK(first.is_same(autocast.operand(CastTo::lower, weight)));
+  CHECK(!autocast.operand(CastTo::lower, x).is_same(autocast.operand(CastTo::lower, x)));  // not a weight
   {
     const NoGrad unrecorded;
-    CHECK(!autocast.operand("linear", weight).requires_grad());
+    CHECK(!autocast.operand(CastTo::lower, weight).requires_grad());
   }
-  CHECK(autocast.operand("linear", weight).requires_grad());
+  CHECK(autocast.operand(CastTo::lower, weight).requires_grad());
   {
     const NoGrad unrecorded;
     fill_(weight, 2);
   }
-  CHECK(autocast.operand("linear", weight).to_vector<bf16>()[0] == 2.f);
+  CHECK(autocast.operand(CastTo::lower, weight).to_vector<bf16>()[0] == 2.f);
   // A cast whose graph a backward pass has freed is made anew.
   for (int step = 0; step < 2; ++step) {
     sum(linear(x, weight, {}) + matmul(x, weight)).backward();
@@ -170,9 +183,9 @@ TEST_CASE("the cast of a weight whose memory comes and goes is not kept", "[auto
   Autocast autocast(DType::bf16);
   weight.to_vector<float>();  // is here
   const std::size_t before = memory_statistics(cpu).allocated;
-  CHECK(autocast.operand("linear", weight).dtype() == DType::bf16);
+  CHECK(autocast.operand(CastTo::lower, weight).dtype() == DType::bf16);
   CHECK(memory_statistics(cpu).allocated == before);
-  CHECK(autocast.operand("linear", weight).to_vector<bf16>()[0] == 1.f);
+  CHECK(autocast.operand(CastTo::lower, weight).to_vector<bf16>()[0] == 1.f);
   sum(linear(positive(DType::f32), weight, {})).backward();
   CHECK(weight.grad().dtype() == DType::f32);
 }

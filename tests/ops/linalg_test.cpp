@@ -302,13 +302,13 @@ TEST_CASE("Matrices without full rank have singular values on a GPU", "[cuda]") 
 
 TEST_CASE("Gradients of linear algebra on a GPU are the CPU's", "[cuda]") {
   if (!has_linalg() || !has_linalg(cuda())) return test::skip("a build without Eigen or cuSOLVER");
-  struct Op {
+  struct Case {
     const char* name;
     Tensors (*call)(const Tensor&);
     bool is_symmetric;
   };
   // Squares of vectors, whose signs could differ by a rounding.
-  const Op ops[] = {
+  const Case ops[] = {
       {"cholesky", [](const Tensor& x) -> Tensors { return {cholesky(x)}; }, true},
       {"qr", [](const Tensor& x) -> Tensors { return {qr(x).q, qr(x).r}; }, false},
       {"eigh", [](const Tensor& x) -> Tensors { return {eigh(x).values, square(eigh(x).vectors)}; }, true},
@@ -317,7 +317,7 @@ TEST_CASE("Gradients of linear algebra on a GPU are the CPU's", "[cuda]") {
       {"inverse", [](const Tensor& x) -> Tensors { return {inverse(x)}; }, false},
       {"det", [](const Tensor& x) -> Tensors { return {det(x)}; }, false},
   };
-  for (const Op& op : ops) {
+  for (const Case& op : ops) {
     for (const DType dtype : {DType::f32, DType::f64}) {
       for (const Shape& shape : {Shape{1, 1}, Shape{17, 17}, Shape{3, 9, 9}, Shape{70, 5, 5}, Shape{40, 40}}) {
         const std::int64_t n = shape.back(), batch = shape.size() == 2 ? -1 : shape[0];

@@ -39,16 +39,16 @@ void round_run(const float* x, std::int64_t n, float most, double* to, double* u
   }
 }
 
-struct Product {
+struct ProductCase {
   std::vector<double> y, terms, unsure;  ///< terms: the sums of magnitudes
 };
 
-Product multiply(const std::vector<float>& x, std::int64_t rows, const QuantizedWeight& w, const std::vector<float>& bias) {
+ProductCase multiply(const std::vector<float>& x, std::int64_t rows, const QuantizedWeight& w, const std::vector<float>& bias) {
   const std::vector<float> values = dequantize(w).to_vector<float>();
   const std::int64_t in = w.in, out = w.out(), run = has_blocks(w.format) ? quant_block : in;
   const float most = w.format == QuantFormat::int8 ? 32767 : 127;
   std::vector<double> rounded(static_cast<std::size_t>(in)), unsure(static_cast<std::size_t>(in));
-  Product result;
+  ProductCase result;
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t k = 0; k < in; k += run)
       round_run(x.data() + r * in + k, std::min(run, in - k), most, rounded.data() + k, unsure.data() + k);
@@ -80,7 +80,7 @@ TEST_CASE("Quantised products of 1 to 70 rows give the reference, each row as it
       const std::vector<float> x = numbers(max_rows * in, 1), bias = numbers(out, 2);
       const QuantizedWeight w = quantize(Tensor::from(numbers(out * in, 3), {out, in}), format);
       const Tensor rows = Tensor::from(x, {max_rows, in}), added = Tensor::from(bias, {out});
-      const Product expected = multiply(x, max_rows, w, bias);
+      const ProductCase expected = multiply(x, max_rows, w, bias);
       const std::vector<float> together = quantized_linear(rows, w, added).to_vector<float>();
       double worst = 0;
       for (std::size_t i = 0; i < together.size(); ++i)
