@@ -77,7 +77,6 @@ class CommBench {
     Row row;
     row.set("what", what).set("ranks", group_->size()).set("engine", group_->engine());
     set_device(row, device_);
-    if (device_.type == DeviceType::cuda) row.set("copy_engine_mb", static_cast<double>(options_.group.copy_engine_bytes) / 1e6);
     return row;
   }
 
@@ -258,7 +257,6 @@ void add_comm(CLI::App& app) {
   add_value(*command, "--length", c.length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
   add_value(*command, "--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
   add_value(*command, "--steps", c.steps, "measured steps for each size", apps::whole_number(1, 1'000'000), "N");
-  add_copy_engine_option(*command, options->group);
   apps::add_threads_option(*command, options->threads);
   add_json_option(*command, options->json);
   command->add_option("--csv", options->csv, "write the table")->type_name("FILE.csv");

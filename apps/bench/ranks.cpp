@@ -59,18 +59,6 @@ std::optional<std::string> rows_for_starter() {
   return file;
 }
 
-void add_copy_engine_option(CLI::App& command, parallel::GroupOptions& options, const char* group) {
-  auto* const option =
-      command
-          .add_option_function<double>(
-              "--copy-engine-mb", [&options](double megabytes) { options.copy_engine_bytes = static_cast<std::int64_t>(megabytes * 1e6); },
-              "from how many MB on collectives between GPUs of one machine go by their copy engines, which leave the "
-              "multiprocessors alone; 0: all go by NCCL")
-          ->check(apps::real_number(0, 1e6))
-          ->type_name("X");
-  if (*group) option->group(group);
-}
-
 static parallel::LaunchEnvironment environment() { return parallel::launch_environment().value_or(parallel::LaunchEnvironment{}); }
 int launched_ranks() { return environment().size; }
 int launched_rank() { return environment().rank; }

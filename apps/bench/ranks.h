@@ -20,9 +20,6 @@ bool is_started_rank();
 /// The file for rows that start_ranks has given to this process; none if there is none.
 std::optional<std::string> rows_for_starter();
 
-/// Adds --copy-engine-mb: the least megabytes of a collective on the GPUs' copy engines; 0: never.
-void add_copy_engine_option(CLI::App& command, parallel::GroupOptions& options, const char* group = "");
-
 /// The world size: the number of processes of the launcher.
 int launched_ranks();
 /// The rank of this process.

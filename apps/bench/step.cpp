@@ -68,7 +68,6 @@ class Bench {
   explicit Bench(const Options& options)
       : device_(apps::resolve_device(options.device)),
         group_(parallel::make_process_group(device_, options.group)),
-        copy_engine_bytes_(options.group.copy_engine_bytes),
         rows_(group_->rank() == 0 ? options.json : "") {}
 
   Device device() const { return device_; }
@@ -126,7 +125,6 @@ class Bench {
     if (is_alone()) return row;
     row.set("ranks", group_->size()).set("engine", group_->engine()).set("gradient_sync", parallel::name(c.parallel.sync));
     row.set("bucket_size_mb", c.parallel.bucket_size_mb);
-    if (device_.type == DeviceType::cuda) row.set("copy_engine_mb", static_cast<double>(copy_engine_bytes_) / 1e6);
     if (c.parallel.reduce_dtype) row.set("reduce_dtype", name(*c.parallel.reduce_dtype));
     if (c.parallel.shard != parallel::Shard::none) row.set("shard", parallel::name(c.parallel.shard));
     return row;
@@ -185,7 +183,6 @@ class Bench {
 
   Device device_;
   std::unique_ptr<parallel::ProcessGroup> group_;
-  std::int64_t copy_engine_bytes_;
   RowFile rows_;
   std::map<std::string, double> ceilings_;  ///< by mode
 };
@@ -246,7 +243,6 @@ void add_step(CLI::App& app) {
       ->type_name("N")
       ->group(several);
   apps::add_gradient_options(*command, options->gradient_sync, c.parallel.bucket_size_mb, options->shard, several);
-  add_copy_engine_option(*command, options->group, several);
   command->add_option("--reduce-dtype", options->reduce_dtype, "of gradients on their way: fp32, bf16, fp16; as they are without it")
       ->check(apps::one_of({"fp32", "bf16", "fp16"}))
       ->type_name("NAME")

@@ -44,9 +44,6 @@ class Work {
 struct GroupOptions {
   /// Timeout of a collective, including the wait for the other ranks. It turns the hang on a missing rank into an Error.
   Milliseconds timeout{30'000};
-  /// Least bytes of a collective that runs on the GPUs' copy engines, which leaves the multiprocessors to concurrent kernels (Note [Copy
-  /// engines]). Applies if all ranks are GPUs of one machine with access to each other's memory. 0: all collectives run on NCCL.
-  std::int64_t copy_engine_bytes = std::int64_t(4) << 20;
 };
 
 /// The processes of a run, of ranks 0 to size() - 1, each with one device. Every process has to call the same collectives in the same

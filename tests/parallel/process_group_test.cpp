@@ -131,7 +131,7 @@ TEST_CASE("broadcast, reduce_scatter and all_gather move parts, also within one 
 }
 
 TEST_CASE("Collectives of more than the memory that an engine has for them", "[ranks]") {
-  const std::int64_t part = test::is_launched() ? 5'000'008 : 5'008;  // of GPUs above a slot of PeerCopies, and in no multiple of it
+  const std::int64_t part = test::is_launched() ? 5'000'008 : 5'008;
   for (int ranks : {2, 3})
     check_none(run_ranks(ranks, [&](Rank& rank) {
       const int own = rank.environment.rank;

@@ -35,15 +35,10 @@ inline std::string run_rank(int size, const std::function<void(Rank&)>& f, const
   if (size != environment.size) return "";
   return message_of<std::exception>([&] {
     const Device device = cuda(environment.local_rank % cuda_device_count());
-    // All by NCCL, and all that copy engines take by these.
-    for (const std::int64_t copy_engine_bytes : {0, 1}) {
-      Rank rank{environment, store, nullptr};
-      GroupOptions own = options;
-      own.copy_engine_bytes = copy_engine_bytes;
-      rank.group = make_process_group(environment, store, device, "group" + std::to_string(groups++), own);
-      f(rank);
-      rank.group->barrier();
-    }
+    Rank rank{environment, store, nullptr};
+    rank.group = make_process_group(environment, store, device, "group" + std::to_string(groups++), options);
+    f(rank);
+    rank.group->barrier();
   });
 }
 

@@ -25,8 +25,6 @@ const std::map<std::string, std::string> without_effect = {
     {"tern-bench attention --seconds", "how long is measured, and not what"},
     {"tern-bench attention --precision", "of products on a GPU alone; ops/attention_cuda_test"},
     {"tern-bench conv1d --seconds", "how long is measured, and not what"},
-    {"tern-bench comm --copy-engine-mb", "by which unit of a GPU bytes travel, and not which: test-parallel runs all of both ways on GPUs"},
-    {"tern-bench step --copy-engine-mb", "by which unit of a GPU bytes travel, and not which: test-parallel runs all of both ways on GPUs"},
     {"tern-bench comm --seconds", "how long is measured, and not what"},
 };
 

@@ -16,14 +16,13 @@
 #include "backend/memory.h"
 #include "cuda/runtime/stream.h"
 #include "ops/factory.h"
-#include "parallel/nccl/peer_copies.h"
 #include "parallel/nccl/progress.h"
 #include "parallel/process_group.h"
 #include "parallel/ring.h"
 #include "tensor/context.h"
 
 // Note [Collectives on a GPU]
-// Collectives, by NCCL or by copy engines (Note [Copy engines]), are queued on a stream of the group, which first waits for the caller's
+// Collectives are queued on a stream of the group, which first waits for the caller's
 // stream. Work::wait makes the caller's stream wait for the group's; the host does not wait. A graph capture includes all of this, and its
 // replays need no host.
 //
@@ -76,8 +75,7 @@ class NcclGroup final : public ProcessGroup {
         ring_(environment, store, options.timeout),
         stream_(device, gpu::Priority::high),
         counting_stream_(device, gpu::Priority::high),
-        progress_(device),
-        copy_engine_bytes_(static_cast<std::size_t>(options.copy_engine_bytes)) {
+        progress_(device) {
     ncclUniqueId id;
     if (rank() == 0) {
       check("ncclGetUniqueId", ncclGetUniqueId(&id));
@@ -105,7 +103,6 @@ class NcclGroup final : public ProcessGroup {
            fmt::format("rank {} of {} on {} found no way to the others: {}", this->rank(), this->size(), to_string(device), reason));
     }
     communicator_ = setup->communicator;
-    if (options.copy_engine_bytes > 0) copies_ = PeerCopies::make(environment, store, device, options.timeout);
     watchdog_ = std::thread([this] { watch(); });
   }
 
@@ -130,8 +127,6 @@ class NcclGroup final : public ProcessGroup {
  protected:
   Work start_all_reduce(const Tensor& x, ReduceOp op) override {
     void* const data = x.view().data;
-    if (takes_copies(x) && PeerCopies::can_reduce(x.dtype()))
-      return post({x}, [&] { copies_->all_reduce(data, x.numel(), x.dtype(), op, stream_.get()); });
     return post({x}, [&] {
       check("all_reduce", ncclAllReduce(data, data, count(x), nccl_dtype(x.dtype()), nccl_op(op), communicator_, stream()));
     });
@@ -146,9 +141,6 @@ class NcclGroup final : public ProcessGroup {
 
   Work start_reduce_scatter(const Tensor& y, const Tensor& x, ReduceOp op) override {
     void *const from = x.view().data, *const to = y.view().data;
-    // Parts have to be whole vectors.
-    if (takes_copies(x) && PeerCopies::can_reduce(x.dtype()) && count(y) * size_of(x.dtype()) % 16 == 0)
-      return post({y, x}, [&] { copies_->reduce_scatter(to, from, x.numel(), x.dtype(), op, stream_.get()); });
     return post({y, x}, [&] {
       check("reduce_scatter", ncclReduceScatter(from, to, count(y), nccl_dtype(x.dtype()), nccl_op(op), communicator_, stream()));
     });
@@ -156,7 +148,6 @@ class NcclGroup final : public ProcessGroup {
 
   Work start_all_gather(const Tensor& y, const Tensor& x) override {
     void *const from = x.view().data, *const to = y.view().data;
-    if (takes_copies(y)) return post({y, x}, [&] { copies_->all_gather(to, from, y.numel(), y.dtype(), stream_.get()); });
     return post({y, x}, [&] { check("all_gather", ncclAllGather(from, to, count(x), nccl_dtype(x.dtype()), communicator_, stream())); });
   }
 
@@ -169,7 +160,6 @@ class NcclGroup final : public ProcessGroup {
 
  private:
   static std::size_t count(const Tensor& x) { return static_cast<std::size_t>(x.numel()); }
-  bool takes_copies(const Tensor& whole) const { return copies_ && count(whole) * size_of(whole.dtype()) >= copy_engine_bytes_; }
 
   /// The result of f, called on a thread of its own; none if it takes longer than `time`, in which case the thread is abandoned.
   template <class F>
@@ -263,10 +253,6 @@ class NcclGroup final : public ProcessGroup {
       }
       if (!reason.empty()) give_up(reason);
     }
-    // Ends queued waits for another rank's copies, of which graphs may hold thousands.
-    for (; !is_ending_; std::this_thread::yield())
-      if (copies_) copies_->release();
-      else std::this_thread::sleep_for(1ms);
   }
 
   void give_up(const std::string& reason) {
@@ -298,11 +284,9 @@ class NcclGroup final : public ProcessGroup {
   Ring ring_;
   gpu::OwnedStream stream_, counting_stream_;
   Progress progress_;
-  std::size_t copy_engine_bytes_;
   std::timed_mutex mutex_;  ///< guards the communicator and the members below
   ncclComm_t communicator_ = nullptr;
-  std::unique_ptr<PeerCopies> copies_;  ///< null if all collectives run on NCCL
-  int unfinished_ = 0;                  ///< collectives that nobody has waited for
+  int unfinished_ = 0;  ///< collectives that nobody has waited for
   const int exceptions_before_ = std::uncaught_exceptions();
   std::future<void> aborted_;  ///< the abort of NCCL after a failure
   std::atomic<bool> has_failed_{false}, is_ending_{false};
