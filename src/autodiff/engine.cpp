@@ -52,9 +52,8 @@ Tensors observed_gradients_of(Node& node, const Backward& call) {
 
 class Pass {
  public:
-  /// `wanted`: edges whose gradients run() returns. `leaves` is null if gradients do not go to leaves.
-  Pass(std::vector<Edge> wanted, LeafWriter* leaves, bool retain_graph)
-      : wanted_(std::move(wanted)), retain_graph_(retain_graph), leaves_(leaves), claimed_before_(leaves ? leaves->begin() : 0) {}
+  /// `wanted`: edges whose gradients run() returns.
+  Pass(std::vector<Edge> wanted, bool retain_graph) : wanted_(std::move(wanted)), retain_graph_(retain_graph) {}
   ~Pass() {
     if (leaves_) leaves_->end(claimed_before_);
   }
@@ -68,6 +67,13 @@ class Pass {
       slot.sum = detail::sum_of_gradients(slot.sum, gradient);
     else detail::add_gradient_exactly(gradient, slot.sum, slot.exact);
     ++slot.count;
+  }
+
+  /// Makes the pass add to the gradients of leaves, most of them on the device.
+  void add_to_leaves(Device device) {
+    LeafWriter& writer = LeafWriter::of_thread();
+    claimed_before_ = writer.begin(device);
+    leaves_ = &writer;
   }
 
   /// Makes the pass stop at the nodes whose gradients are required.
@@ -162,8 +168,8 @@ class Pass {
 
   std::vector<Edge> wanted_;
   bool retain_graph_, ends_at_wanted_ = false;
-  LeafWriter* leaves_;
-  std::size_t claimed_before_;       ///< number of leaves that the passes around this one have claimed
+  LeafWriter* leaves_ = nullptr;
+  std::size_t claimed_before_ = 0;   ///< number of leaves that the passes around this one have claimed
   std::vector<Ref<Node>> deferred_;  ///< nodes of leaves that wait for deferred sums
   Tensors unread_;                   ///< leaves to be reported: Note [Unread gradients]
   std::unordered_map<Node*, std::vector<Arrived>> buffers_;
@@ -192,7 +198,8 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
   const GradMode mode(create_graph || is_followed);
   const ScopedValue<bool> unrecorded(context().tangents_only, is_followed && !create_graph);
   const NoAutocast as_forward_chose;
-  Pass pass(std::move(wanted), accumulate ? &LeafWriter::of_thread() : nullptr, retain_graph || create_graph);
+  Pass pass(std::move(wanted), retain_graph || create_graph);
+  if (accumulate && outputs.size() > 0) pass.add_to_leaves(outputs[0].device());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& y = outputs[i];
     const Edge edge = edge_of(y);
@@ -236,7 +243,7 @@ Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Ten
     }
     outputs = reference(own);
   }
-  Pass pass(std::move(wanted), nullptr, true);
+  Pass pass(std::move(wanted), true);
   pass.end_at_wanted();
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (const Edge edge = edge_of(outputs[i]); edge.node && call.grad(i).defined()) pass.feed(edge, call.grad(i));

@@ -161,10 +161,10 @@ LeafWriter& LeafWriter::of_thread() {
   return static_cast<LeafWriter&>(*slot);
 }
 
-std::size_t LeafWriter::begin() {
+std::size_t LeafWriter::begin(Device device) {
   if (!open_.empty())
     fail("backward", "expected no gradient for a leaf whose sink is open: a backward within a backward comes before Backward::sink");
-  ++passes;
+  if (passes++ == 0) sums_ = kernels::DeferredSums(context().stream(device));
   return claimed_.size();
 }
 
@@ -204,7 +204,8 @@ GradientTarget LeafWriter::open(const Ref<Node>& node) {
   ++sink.rounded_sums_;
   open_.push_back(node);
   gradient.impl().storage->bump_version();
-  return {gradient, is_zero ? Write::overwrite : Write::accumulate, sums_.for_stream(context().stream(gradient.device())), false};
+  const bool may_defer = gradient.device() == sums_.stream().device;
+  return {gradient, is_zero ? Write::overwrite : Write::accumulate, may_defer ? &sums_ : nullptr, false};
 }
 
 std::vector<Ref<Node>> LeafWriter::close() {

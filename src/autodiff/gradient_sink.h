@@ -86,8 +86,9 @@ class LeafWriter final : public RefCounted {
  public:
   static LeafWriter& of_thread();
 
-  /// Begins a pass. Returns the number of leaves that the passes around it have claimed. Throws Error in a call that has opened a sink.
-  std::size_t begin();
+  /// Begins a pass, whose sums are deferred on the device's current stream, unless another pass is around it. Returns the number of leaves
+  /// that those have claimed. Throws Error in a call that has opened a sink.
+  std::size_t begin(Device device);
   /// Ends a pass. Deferred sums that an exception left behind are added up, and what the last call has opened is as it was.
   void end(std::size_t claimed_before) noexcept;
 

@@ -2,7 +2,6 @@
 #include "cuda/device/vec16.cuh"
 #include "cuda/gemm/algorithm.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/reduce/deferred_sums.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/copy.h"
@@ -87,14 +86,13 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   const std::int64_t wanted = std::clamp<std::int64_t>(ceil_div(blocks, across), 1, max_parts);
   const std::int64_t rows_per_block = std::max<std::int64_t>(ceil_div(rows, wanted), 2 * warps);
   const auto count = static_cast<unsigned>(ceil_div(rows, rows_per_block));
-  PartialSums parts(deferred, g.stream);
-  C* const memory = sums.data ? static_cast<C*>(parts->memory(count * static_cast<std::size_t>(columns) * sizeof(C))) : nullptr;
+  DeferredSums own(g.stream), &parts = own.or_given(deferred);
+  C* const memory = sums.data ? static_cast<C*>(parts.memory(count * static_cast<std::size_t>(columns) * sizeof(C))) : nullptr;
   launch(is_vector ? sum_columns<T, widest, has_gelu> : sum_columns<T, 1, has_gelu>, dim3(across, count), block_size, 0, g.stream,
          g.as<const T>(), x.as<const T>(), dx.as<T>(), rows, columns, rows_per_block, memory);
   if (sums.data)
-    parts->add(
-        {memory, sums.data, columns, sums.strides[0], count, static_cast<unsigned>(columns), sums.dtype, write == Write::accumulate});
-  parts.finish();
+    parts.add({memory, sums.data, columns, sums.strides[0], count, static_cast<unsigned>(columns), sums.dtype, write == Write::accumulate});
+  own.finish();
 }
 
 }  // namespace
@@ -156,14 +154,14 @@ void linear_gelu_grad(Cuda device, const View& g, const View& weight, const View
   GemmOperands operands{.a = weight.data, .b = g.data, .c = dx.data, .before_gelu = x.data};
   if (!is_row_major(g) || !is_row_major(weight) || !has_gelu_gemm(problem, operands, dx.stream) || !is_gelu_gemm_faster(problem, dx.stream))
     return plain_linear_gelu_grad(device, g, weight, x, dx, sums, write, deferred);
-  PartialSums parts(deferred, dx.stream);
+  DeferredSums own(dx.stream), &parts = own.or_given(deferred);
   const unsigned count = gelu_gemm_parts(problem);
-  if (sums.data) operands.column_parts = static_cast<float*>(parts->memory(count * static_cast<std::size_t>(problem.m) * sizeof(float)));
+  if (sums.data) operands.column_parts = static_cast<float*>(parts.memory(count * static_cast<std::size_t>(problem.m) * sizeof(float)));
   gelu_gemm(problem, operands, dx.data, dx.stream);
   if (sums.data)
-    parts->add({operands.column_parts, sums.data, problem.m, sums.strides[0], count, static_cast<unsigned>(problem.m), sums.dtype,
-                write == Write::accumulate});
-  parts.finish();
+    parts.add({operands.column_parts, sums.data, problem.m, sums.strides[0], count, static_cast<unsigned>(problem.m), sums.dtype,
+               write == Write::accumulate});
+  own.finish();
 }
 
 }  // namespace tern::kernels

@@ -1,7 +1,6 @@
 #include <numeric>
 
 #include "cuda/device/programmatic.cuh"
-#include "cuda/reduce/deferred_sums.h"
 #include "cuda/rows/layer_norm.cuh"
 #include "tensor/ceil_div.h"
 
@@ -282,8 +281,8 @@ bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
   unsigned clusters = rows == 0 ? 0 : std::min(blocks_for(rows, partition->rows), at_once);
   if (rows > 0) clusters = std::max(clusters / period, 1u) * period;
   const unsigned sums = with_branch ? 3 : 2;
-  PartialSums parts(a.deferred, stream);
-  float* const partials = with_sums ? static_cast<float*>(parts->memory(std::size_t(clusters) * sums * columns * sizeof(float))) : nullptr;
+  DeferredSums own(stream), &parts = own.or_given(a.deferred);
+  float* const partials = with_sums ? static_cast<float*>(parts.memory(std::size_t(clusters) * sums * columns * sizeof(float))) : nullptr;
   if (rows > 0) {
     // Adjacent rows at the same time are best for memory; but if there are few, each cluster gets an even share.
     const bool few = period == 1 && rows <= 8 * std::int64_t(clusters) * partition->rows;
@@ -311,9 +310,9 @@ bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
     const View* const to[] = {&a.dgamma, &a.dbeta, &a.dbias};
     for (unsigned i = 0; i < sums; ++i)
       if (to[i]->data)
-        parts->add({partials + i * columns, to[i]->data, sums * columns, 1, clusters, static_cast<unsigned>(columns), to[i]->dtype,
-                    a.write == Write::accumulate});
-    parts.finish();
+        parts.add({partials + i * columns, to[i]->data, sums * columns, 1, clusters, static_cast<unsigned>(columns), to[i]->dtype,
+                   a.write == Write::accumulate});
+    own.finish();
   }
   return true;
 }

@@ -32,10 +32,10 @@ class DeferredSums {
  public:
   explicit DeferredSums(Stream stream = {cpu}) : stream_(stream) {}
   Stream stream() const { return stream_; }
-  /// These sums for kernels of the stream, or null while sums of another stream are pending.
-  DeferredSums* for_stream(Stream stream) {
-    if (is_empty()) stream_ = stream;
-    return stream.device == stream_.device && stream.handle == stream_.handle ? this : nullptr;
+  /// Where a kernel on this one's stream leaves its sums: in `given`, if that is of the same stream, or here, for finish() after the
+  /// kernel.
+  DeferredSums& or_given(DeferredSums* given) {
+    return given && given->stream_.device == stream_.device && given->stream_.handle == stream_.handle ? *given : *this;
   }
 
   /// Memory for partial sums, kept until they are added up, which happens here once they would take more than 16 MiB.
