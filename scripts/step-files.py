@@ -60,7 +60,7 @@ def main():
     options.add_argument("--list", type=pathlib.Path)
     options.add_argument("--src", type=pathlib.Path, default=tree.ROOT / "src")
     chosen = options.parse_args()
-    sources, files = step(chosen.list or tree.ROOT / "docs" / "one-step.md", chosen.src)
+    sources, files = step(chosen.list or tree.ROOT / "docs" / "architecture.md", chosen.src)
     of_step = len(files), lines_of(chosen.src / path for path in files)
     if chosen.list:
         print(f"{len(sources)} sources, {of_step[0]} files with their headers, {of_step[1]} lines")
