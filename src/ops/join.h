@@ -15,4 +15,9 @@ Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, do
 /// with `value` to the length of the longest. Throws Error for an empty list.
 Tensor pad_sequence(TensorList sequences, double value = 0);
 
+namespace detail {
+/// The adjoint of slice: zeros with x as the elements start, start + step, ... of a dimension of `length` elements.
+Tensor embed_slice(const Tensor& x, int dim, std::int64_t start, std::int64_t step, std::int64_t length);
+}  // namespace detail
+
 }  // namespace tern

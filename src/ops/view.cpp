@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <numeric>
 
-#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/index.h"
 #include "ops/join.h"
-#include "ops/kernels/copy.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
+#include "tensor/ceil_div.h"
 #include "tensor/checked.h"
 
 namespace tern {
@@ -42,6 +43,179 @@ static std::optional<Strides> view_strides(const Shape& from, const Strides& str
   return result;
 }
 
+namespace {
+
+struct Reshape {
+  static constexpr Op op{.name = "reshape", .tangent = Tangent::linear};
+  Shape from, shape;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    if (const auto strides = view_strides(from, x.strides(), shape)) return {x.window(shape, *strides, x.offset())};
+    const NoGrad unrecorded;
+    const Tensor copy = clone(x);
+    return {copy.window(shape, contiguous_strides(shape), copy.offset())};
+  }
+  Tensors backward(const Backward& call) const { return {reshape(call.grad(), from)}; }
+};
+
+struct Permute {
+  static constexpr Op op{.name = "permute", .tangent = Tangent::linear};
+  Dims order;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    Shape shape;
+    Strides strides;
+    for (int dim : order) {
+      shape.push_back(x.shape()[dim]);
+      strides.push_back(x.strides()[dim]);
+    }
+    return {x.window(shape, strides, x.offset())};
+  }
+  Tensors backward(const Backward& call) const {
+    Dims inverse = order;
+    for (int i = 0; i < order.size(); ++i) inverse[order[i]] = i;
+    return {permute(call.grad(), inverse)};
+  }
+};
+
+struct Broadcast {
+  Op op;
+  Shape from, shape;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    const int lead = shape.size() - x.dims();
+    Strides strides = Strides::filled(shape.size(), 0);
+    bool fits = lead >= 0 && checked_product(shape);
+    for (int i = 0; fits && i < x.dims(); ++i) {
+      fits = x.shape()[i] == shape[lead + i] || x.shape()[i] == 1;
+      if (x.shape()[i] == shape[lead + i]) strides[lead + i] = x.strides()[i];
+    }
+    if (!fits) fail(op.name, fmt::format("expected a shape that {} broadcasts to but got {}", to_string(x.shape()), to_string(shape)));
+    return {x.window(shape, strides, x.offset())};
+  }
+  Tensors backward(const Backward& call) const { return {sum_to(call.grad(), from)}; }
+};
+
+/// Elements start, start + step, ... before stop, all within the dimension.
+struct Section {
+  static constexpr Op op{.name = "slice", .tangent = Tangent::linear};
+  Shape from;
+  int dim;
+  std::int64_t start, stop, step;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    Shape shape = from;
+    Strides strides = x.strides();
+    shape[dim] = ceil_div(stop - start, step);
+    strides[dim] *= step;
+    return {x.window(shape, strides, x.offset() + (numel(shape) == 0 ? 0 : start * x.strides()[dim]))};
+  }
+  Tensors backward(const Backward& call) const {
+    if (GradientTarget to = call.sink(0)) {
+      start_from_zeros({&to});
+      add_(slice(to.gradient, dim, start, stop, step), call.grad());
+      return {to.result()};
+    }
+    return {detail::embed_slice(call.grad(), dim, start, step, from[dim])};
+  }
+};
+
+/// The gradients of pieces along a dimension as one tensor. Pieces that already are the slices of one tensor are not copied: see Note
+/// [Packed projection].
+Tensor joined(const Tensors& pieces, int dim) {
+  const Tensor& first = pieces[0];
+  Shape shape = first.shape();
+  std::int64_t next = first.offset();
+  bool fits = !context().grad;
+  shape[dim] = 0;
+  for (const Tensor& piece : pieces) {
+    fits = fits && piece.numel() > 0 && piece.impl().storage == first.impl().storage && piece.strides() == first.strides() &&
+           piece.offset() == next;
+    shape[dim] += piece.shape()[dim];
+    next += piece.shape()[dim] * piece.strides()[dim];
+  }
+  return fits && is_contiguous(shape, first.strides()) ? first.window(shape, first.strides(), first.offset()) : cat(pieces, dim);
+}
+
+/// Pieces of the given sizes along a dimension, or, if `unstacks`, slices of size 1 without that dimension.
+struct Split {
+  Op op;
+  std::vector<std::int64_t> sizes;
+  int dim;
+  bool unstacks = false;
+
+  Result<Tensors> forward(const Tensor& x) const {
+    Tensors pieces;
+    std::int64_t start = 0;
+    for (std::int64_t size : sizes) {
+      Shape shape = x.shape();
+      Strides strides = x.strides();
+      shape[dim] = size;
+      const std::int64_t offset = x.offset() + (numel(shape) == 0 ? 0 : start * strides[dim]);
+      if (unstacks) {
+        shape.erase(dim);
+        strides.erase(dim);
+      }
+      pieces.push_back(x.window(shape, strides, offset));
+      start += size;
+    }
+    return {std::move(pieces)};
+  }
+  Tensors backward(const Backward& call) const {
+    Tensors pieces(call.grads().begin(), call.grads().end());
+    if (unstacks)
+      for (Tensor& piece : pieces) piece = piece.defined() ? unsqueeze(piece, dim) : piece;
+    const Tensor known = *std::find_if(pieces.begin(), pieces.end(), [](const Tensor& g) { return g.defined(); });
+    Shape shape = known.shape();
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      shape[dim] = sizes[i];
+      if (!pieces[i].defined()) pieces[i] = zeros(shape, known.dtype(), known.device());
+    }
+    return {joined(pieces, dim)};
+  }
+};
+
+struct Flip {
+  static constexpr Op op{"flip"};
+  Dims dims;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    Strides strides = x.strides();
+    std::int64_t offset = x.offset();
+    for (int dim : dims) {
+      if (x.numel() > 0) offset += (x.shape()[dim] - 1) * strides[dim];
+      strides[dim] = -strides[dim];
+    }
+    return {x.window(x.shape(), strides, offset)};
+  }
+  Tensors backward(const Backward& call) const { return {tern::call(*this, call.grad())}; }
+};
+
+struct SlidingWindow {
+  static constexpr Op op{"sliding_window"};
+  Shape from;
+  int dim;
+  std::int64_t windows, size, step;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    Shape shape = from;
+    Strides strides = x.strides();
+    shape[dim] = windows;
+    strides[dim] *= std::min(step, from[dim]);  // a longer step leaves one window
+    shape.push_back(size);
+    strides.push_back(x.strides()[dim]);
+    return {x.window(shape, strides, x.offset())};
+  }
+  Tensors backward(const Backward& call) const {
+    const Tensor& g = call.grad();
+    const Tensor starts = arange(windows, DType::i64, g.device()) * static_cast<double>(step);
+    const Tensor at = reshape(reshape(starts, {windows, 1}) + arange(size, DType::i64, g.device()), {windows * size});
+    return {index_add(zeros(from, g.dtype(), g.device()), dim, at, flatten(movedim(g, -1, dim + 1), dim, dim + 1))};
+  }
+};
+
+}  // namespace
+
 Tensor reshape(const Tensor& x, const Shape& requested) {
   Shape shape = requested;
   std::int64_t known = 0;
@@ -60,11 +234,7 @@ Tensor reshape(const Tensor& x, const Shape& requested) {
   }
   if (numel(shape) != x.numel()) reject();
   if (shape == x.shape()) return x;
-  const auto strides = view_strides(x.shape(), x.strides(), shape);
-  if (!strides) return reshape(clone(x), shape);
-  return record("reshape", x.window(shape, *strides, x.offset()), {x}, {},
-                Linear{[&](const Tensors& t) -> Tensors { return {reshape(t[0], shape)}; }},
-                [from = x.shape()](const Backward& call) -> Tensors { return {reshape(call.grad(), from)}; });
+  return call(Reshape{x.shape(), shape}, x);
 }
 
 Tensor flatten(const Tensor& x, int first, int last) {
@@ -88,17 +258,7 @@ Tensor permute(const Tensor& x, const Dims& requested) {
   }
   if (order.size() != x.dims() || std::count(used, used + x.dims(), true) != x.dims())
     fail("permute", fmt::format("expected each of {} dimensions once but got {}", x.dims(), to_string(requested)));
-  Shape shape;
-  Strides strides;
-  Dims inverse = Dims::filled(x.dims(), 0);
-  for (int i = 0; i < order.size(); ++i) {
-    shape.push_back(x.shape()[order[i]]);
-    strides.push_back(x.strides()[order[i]]);
-    inverse[order[i]] = i;
-  }
-  return record("permute", x.window(shape, strides, x.offset()), {x}, {},
-                Linear{[&](const Tensors& t) -> Tensors { return {permute(t[0], order)}; }},
-                [inverse](const Backward& call) -> Tensors { return {permute(call.grad(), inverse)}; });
+  return call(Permute{order}, x);
 }
 
 Tensor transpose(const Tensor& x, int a, int b) {
@@ -109,18 +269,7 @@ Tensor transpose(const Tensor& x, int a, int b) {
 }
 
 static Tensor broadcast_as(const char* op, const Tensor& x, const Shape& shape) {
-  if (shape == x.shape()) return x;
-  const int lead = shape.size() - x.dims();
-  Strides strides = Strides::filled(shape.size(), 0);
-  bool fits = lead >= 0 && checked_product(shape);
-  for (int i = 0; fits && i < x.dims(); ++i) {
-    fits = x.shape()[i] == shape[lead + i] || x.shape()[i] == 1;
-    if (x.shape()[i] == shape[lead + i]) strides[lead + i] = x.strides()[i];
-  }
-  if (!fits) fail(op, fmt::format("expected a shape that {} broadcasts to but got {}", to_string(x.shape()), to_string(shape)));
-  return record(op, x.window(shape, strides, x.offset()), {x}, {},
-                Linear{[&](const Tensors& t) -> Tensors { return {broadcast_as(op, t[0], shape)}; }},
-                [from = x.shape()](const Backward& call) -> Tensors { return {sum_to(call.grad(), from)}; });
+  return shape == x.shape() ? x : call(Broadcast{{.name = op, .tangent = Tangent::linear}, x.shape(), shape}, x);
 }
 
 Tensor broadcast_to(const Tensor& x, const Shape& shape) { return broadcast_as("broadcast_to", x, shape); }
@@ -136,20 +285,6 @@ Tensor expand(const Tensor& x, const Shape& requested) {
   return broadcast_as("expand", x, shape);
 }
 
-/// The adjoint of slice: zeros of the given shape with x written to the slice.
-static Tensor embed_slice(const Tensor& x, const Shape& shape, int dim, std::int64_t start, std::int64_t step) {
-  Tensor y = zeros(shape, x.dtype(), x.device());
-  Strides strides = y.strides();
-  const std::int64_t offset = x.numel() == 0 ? 0 : start * strides[dim];
-  strides[dim] *= step;
-  const Tensor window = y.window(x.shape(), strides, offset);
-  on(x.device(), [&](auto dev) { kernels::copy(dev, x.view(), window.view()); });
-  const std::int64_t stop = start + x.shape()[dim] * step;
-  return record("embed_slice", y, {x}, {}, [=, length = shape[dim]](const Backward& call) -> Tensors {
-    return {slice(call.grad(), dim, start, std::min(stop, length), step)};
-  });
-}
-
 Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::int64_t> stop, std::int64_t step) {
   dim = normalize_dim(dim, x.dims(), "slice");
   if (step < 1) fail("slice", fmt::format("expected a step >= 1 but got {}", step));
@@ -157,22 +292,8 @@ Tensor slice(const Tensor& x, int dim, std::int64_t start, std::optional<std::in
   const auto bound = [&](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + length : i, 0, length); };
   const std::int64_t first = bound(start), last = std::max(first, bound(stop.value_or(length)));
   if (first == 0 && last == length && step == 1) return x;
-  Shape shape = x.shape();
-  Strides strides = x.strides();
-  shape[dim] = last == first ? 0 : (last - first - 1) / step + 1;
   step = std::min(step, std::max<std::int64_t>(length, 1));  // a longer step would also leave one element
-  strides[dim] *= step;
-  const std::int64_t offset = x.offset() + (numel(shape) == 0 ? 0 : first * x.strides()[dim]);
-  return record("slice", x.window(shape, strides, offset), {x}, {},
-                Linear{[&](const Tensors& t) -> Tensors { return {slice(t[0], dim, first, last, step)}; }},
-                [=, from = x.shape()](const Backward& call) -> Tensors {
-                  if (GradientTarget to = call.sink(0)) {
-                    start_from_zeros({&to});
-                    add_(slice(to.gradient, dim, first, last, step), call.grad());
-                    return {to.result()};
-                  }
-                  return {embed_slice(call.grad(), from, dim, first, step)};
-                });
+  return call(Section{x.shape(), dim, first, last, step}, x);
 }
 
 Tensor select(const Tensor& x, int dim, std::int64_t index) {
@@ -186,12 +307,8 @@ Tensor squeeze(const Tensor& x, int dim) {
   dim = normalize_dim(dim, x.dims(), "squeeze");
   if (x.shape()[dim] != 1) fail("squeeze", fmt::format("expected size 1 in dimension {} but got {}", dim, to_string(x.shape())));
   Shape shape = x.shape();
-  Strides strides = x.strides();
   shape.erase(dim);
-  strides.erase(dim);
-  return record("squeeze", x.window(shape, strides, x.offset()), {x}, {},
-                Linear{[&](const Tensors& t) -> Tensors { return {squeeze(t[0], dim)}; }},
-                [dim](const Backward& call) -> Tensors { return {unsqueeze(call.grad(), dim)}; });
+  return reshape(x, shape);
 }
 
 Tensor squeeze(const Tensor& x) {
@@ -202,41 +319,9 @@ Tensor squeeze(const Tensor& x) {
 }
 
 Tensor unsqueeze(const Tensor& x, int dim) {
-  dim = normalize_dim(dim, x.dims() + 1, "unsqueeze");
   Shape shape = x.shape();
-  Strides strides = x.strides();
-  const std::int64_t stride = dim < x.dims() ? shape[dim] * strides[dim] : 1;
-  shape.insert(dim, 1);
-  strides.insert(dim, stride);
-  return record("unsqueeze", x.window(shape, strides, x.offset()), {x}, {},
-                Linear{[&](const Tensors& t) -> Tensors { return {unsqueeze(t[0], dim)}; }},
-                [dim](const Backward& call) -> Tensors { return {squeeze(call.grad(), dim)}; });
-}
-
-/// Gradients of several outputs, zeros if none arrived.
-static Tensors filled_gradients(const Backward& call, const std::vector<Shape>& shapes) {
-  Tensors gradients(call.grads().begin(), call.grads().end());
-  const Tensor& known = *std::find_if(gradients.begin(), gradients.end(), [](const Tensor& g) { return g.defined(); });
-  for (std::size_t i = 0; i < gradients.size(); ++i)
-    if (!gradients[i].defined()) gradients[i] = zeros(shapes[i], known.dtype(), known.device());
-  return gradients;
-}
-
-/// The gradients of pieces along a dimension as one tensor. Pieces that already are the slices of one tensor are not copied: see Note
-/// [Packed projection].
-static Tensor joined(const Tensors& pieces, int dim) {
-  const Tensor& first = pieces[0];
-  Shape shape = first.shape();
-  std::int64_t next = first.offset();
-  bool fits = !context().grad;
-  shape[dim] = 0;
-  for (const Tensor& piece : pieces) {
-    fits = fits && piece.numel() > 0 && piece.impl().storage == first.impl().storage && piece.strides() == first.strides() &&
-           piece.offset() == next;
-    shape[dim] += piece.shape()[dim];
-    next += piece.shape()[dim] * piece.strides()[dim];
-  }
-  return fits && is_contiguous(shape, first.strides()) ? first.window(shape, first.strides(), first.offset()) : cat(pieces, dim);
+  shape.insert(normalize_dim(dim, x.dims() + 1, "unsqueeze"), 1);
+  return reshape(x, shape);
 }
 
 Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) {
@@ -249,18 +334,7 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) 
   }
   if (!valid || total != x.shape()[dim])
     fail("split", fmt::format("expected sizes >= 0 that add up to {} but got ({})", x.shape()[dim], fmt::join(sizes, ", ")));
-  Tensors pieces;
-  std::vector<Shape> shapes;
-  std::int64_t start = 0;
-  for (std::int64_t size : sizes) {
-    Shape shape = x.shape();
-    shape[dim] = size;
-    pieces.push_back(x.window(shape, x.strides(), x.offset() + (numel(shape) == 0 ? 0 : start * x.strides()[dim])));
-    shapes.push_back(shape);
-    start += size;
-  }
-  return record_all("split", std::move(pieces), {x}, {}, Linear{[&](const Tensors& t) { return split(t[0], sizes, dim); }},
-                    [dim, shapes](const Backward& call) -> Tensors { return {joined(filled_gradients(call, shapes), dim)}; });
+  return call(Split{{.name = "split", .tangent = Tangent::linear}, sizes, dim}, x);
 }
 
 Tensors split(const Tensor& x, std::int64_t size, int dim) {
@@ -274,20 +348,115 @@ Tensors split(const Tensor& x, std::int64_t size, int dim) {
 
 Tensors unstack(const Tensor& x, int dim) {
   dim = normalize_dim(dim, x.dims(), "unstack");
+  const std::vector<std::int64_t> ones(static_cast<std::size_t>(x.shape()[dim]), 1);
+  return call(Split{{.name = "unstack", .tangent = Tangent::linear}, ones, dim, true}, x);
+}
+
+/// Number of elements of dimensions [first, last).
+static std::int64_t extent(const Tensor& x, int first, int last) {
+  return numel(Shape(x.shape().begin() + first, x.shape().begin() + last));
+}
+
+Tensor flip(const Tensor& x, const Dims& requested) {
+  Dims dims;
+  bool used[max_dims] = {};
+  for (int dim : requested) {
+    dims.push_back(normalize_dim(dim, x.dims(), "flip"));
+    if (std::exchange(used[dims.back()], true)) fail("flip", fmt::format("expected each dimension once but got {}", to_string(requested)));
+  }
+  if (requested.empty())
+    for (int i = 0; i < x.dims(); ++i) dims.push_back(i);
+  return call(Flip{dims}, x);
+}
+
+Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
+  dim = normalize_dim(dim, x.dims(), "roll");
+  const std::int64_t size = x.shape()[dim];
+  const std::int64_t start = size == 0 ? 0 : ((-(shift % size)) % size + size) % size;  // index of the element that comes first
+  if (start == 0) return x;
+  return cat({slice(x, dim, start), slice(x, dim, 0, start)}, dim);
+}
+
+/// Repeats the elements of dimensions [first, dims) `count` times each, so that dimension `dim` is `count` times as long.
+static Tensor repeated(const char* op, const Tensor& x, int first, std::int64_t count, int dim) {
+  const std::int64_t before = extent(x, 0, first), after = extent(x, first, x.dims());
   Shape shape = x.shape();
-  Strides strides = x.strides();
-  shape.erase(dim);
-  strides.erase(dim);
-  Tensors slices;
-  for (std::int64_t i = 0; i < x.shape()[dim]; ++i)
-    slices.push_back(x.window(shape, strides, x.offset() + (numel(shape) == 0 ? 0 : i * x.strides()[dim])));
-  const std::vector<Shape> shapes(slices.size(), shape);
-  return record_all("unstack", std::move(slices), {x}, {}, Linear{[&](const Tensors& t) { return unstack(t[0], dim); }},
-                    [dim, shapes](const Backward& call) -> Tensors {
-                      Tensors rows = filled_gradients(call, shapes);
-                      for (Tensor& row : rows) row = unsqueeze(row, dim);
-                      return {joined(rows, dim)};
-                    });
+  shape[dim] = checked_mul(op, shape[dim], count);
+  return reshape(broadcast_to(reshape(x, {before, 1, after}), {before, count, after}), shape);
+}
+
+Tensor repeat(const Tensor& x, std::int64_t count, int dim) {
+  dim = normalize_dim(dim, x.dims(), "repeat");
+  if (count < 0) fail("repeat", fmt::format("expected a count >= 0 but got {}", count));
+  return repeated("repeat", x, dim + 1, count, dim);
+}
+
+Tensor tile(const Tensor& x, const Shape& counts) {
+  for (std::int64_t count : counts)
+    if (count < 0) fail("tile", fmt::format("expected counts >= 0 but got {}", to_string(counts)));
+  Shape shape;
+  for (int i = x.dims(); i < counts.size(); ++i) shape.push_back(1);
+  for (std::int64_t size : x.shape()) shape.push_back(size);
+  Tensor y = reshape(x, shape);
+  const int lead = y.dims() - counts.size();
+  for (int i = lead; i < y.dims(); ++i)
+    if (const std::int64_t count = counts[i - lead]; count != 1) y = repeated("tile", y, i, count, i);
+  return y;
+}
+
+Tensor diagonal(const Tensor& x, std::int64_t offset, int a, int b) {
+  a = normalize_dim(a, x.dims(), "diagonal");
+  b = normalize_dim(b, x.dims(), "diagonal");
+  if (a == b) fail("diagonal", fmt::format("expected two dimensions of {} but got {} twice", to_string(x.shape()), a));
+  Dims order;
+  for (int i = 0; i < x.dims(); ++i)
+    if (i != a && i != b) order.push_back(i);
+  order.push_back(a);
+  order.push_back(b);
+  const Tensor y = permute(x, order);
+  const std::int64_t rows = y.size(-2), columns = y.size(-1);
+  offset = std::clamp(offset, -rows, columns);  // further out there is nothing either
+  const std::int64_t row = std::max<std::int64_t>(-offset, 0), column = std::max<std::int64_t>(offset, 0);
+  const std::int64_t count = std::min(rows - row, columns - column);
+  // Neighbours on the diagonal are columns + 1 elements apart.
+  const Tensor flat = flatten(y, -2, -1);
+  if (count <= 0) return slice(flat, -1, 0, 0);
+  const std::int64_t first = row * columns + column;
+  return slice(flat, -1, first, first + (count - 1) * (columns + 1) + 1, columns + 1);
+}
+
+Tensor diag(const Tensor& x, std::int64_t offset) {
+  if (x.dims() == 2) return diagonal(x, offset);
+  if (x.dims() != 1) fail("diag", fmt::format("expected one or two dimensions but got {}", to_string(x.shape())));
+  const std::int64_t away = offset < 0 ? checked_mul("diag", offset, -1) : offset, n = checked_add("diag", x.numel(), away);
+  const Tensor rows = offset >= 0 ? pad(x, 0, 0, away) : pad(x, 0, away, 0);
+  const Tensor is_diagonal = eye(n, n, offset, DType::boolean, x.device());
+  return where(is_diagonal, reshape(rows, {n, 1}), zeros({}, x.dtype(), x.device()));
+}
+
+Tensors chunk(const Tensor& x, std::int64_t count, int dim) {
+  if (count < 1) fail("chunk", fmt::format("expected a count >= 1 but got {}", count));
+  const std::int64_t size = x.shape()[normalize_dim(dim, x.dims(), "chunk")];
+  return split(x, std::max<std::int64_t>(1, ceil_div(size, std::min(count, std::max<std::int64_t>(size, 1)))), dim);
+}
+
+Tensor movedim(const Tensor& x, int from, int to) {
+  from = normalize_dim(from, x.dims(), "movedim");
+  to = normalize_dim(to, x.dims(), "movedim");
+  Dims order;
+  for (int i = 0; i < x.dims(); ++i)
+    if (i != from) order.push_back(i);
+  order.insert(to, from);
+  return permute(x, order);
+}
+
+Tensor sliding_window(const Tensor& x, int dim, std::int64_t size, std::int64_t step) {
+  dim = normalize_dim(dim, x.dims(), "sliding_window");
+  const std::int64_t length = x.shape()[dim];
+  if (size < 1 || size > length || step < 1)
+    fail("sliding_window", fmt::format("expected a size in [1, {}] and a step >= 1 but got {} and {}", length, size, step));
+  const std::int64_t windows = (length - size) / step + 1;
+  return call(SlidingWindow{x.shape(), dim, windows, size, step}, x);
 }
 
 }  // namespace tern
