@@ -4,9 +4,7 @@
 
 #include <algorithm>
 
-#include "autodiff/vjp.h"
 #include "ops/copy.h"
-#include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/embedding.h"
@@ -14,7 +12,6 @@
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
-#include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/view_of.h"
 
@@ -22,11 +19,10 @@ namespace tern {
 
 namespace {
 
-/// The indices of an op on x, as i64.
-Tensor checked_indices(const char* op, const Tensor& x, const Tensor& index) {
-  check_one_device(op, {&x, &index});
-  return detail::as_indices(op, index);
-}
+/// What the ops of this file keep for backward.
+struct Kept {
+  Tensor index;  ///< of i64
+};
 
 /// x as (A, N, C) around a dimension of length N. The dimensions on either side are merged, which may take a copy.
 Tensor merged_around(const Tensor& x, int dim) {
@@ -40,46 +36,178 @@ Shape with_size(Shape shape, int dim, std::int64_t size) {
   return shape;
 }
 
-}  // namespace
-
 /// Adds slices of source to y, contiguous, at the indices, in place.
-static void add_slices_to(const Tensor& y, int dim, const Tensor& index, const Tensor& source) {
+void add_slices_to(const Tensor& y, int dim, const Tensor& index, const Tensor& source) {
   const NoGrad unrecorded;
   const Tensor from = merged_around(source, dim), into = merged_around(y, dim);
   on(y.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
 }
 
-/// Zeros of a shape with slices of source added at the indices: the derivative of index_select.
-static Tensor add_slices(const Shape& shape, int dim, const Tensor& index, const Tensor& source) {
-  Tensor y = zeros(shape, source.dtype(), source.device());
-  add_slices_to(y, dim, index, source);
-  return record("index_add", y, {source}, {index},
-                [dim](const Backward& call) -> Tensors { return {index_select(call.grad(), dim, call.saved(0))}; });
+/// x with a source added at the indices along a dimension, or zeros with it if x is undefined: whole slices as the derivative of
+/// index_select, or single elements as that of gather.
+struct AddAt {
+  Op op;
+  Shape shape;
+  int dim;
+  bool slices;
+
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& index, const Tensor& source) const {
+    const NoGrad unrecorded;
+    const Tensor y = x.defined() ? clone(x) : zeros(shape, source.dtype(), source.device());
+    if (slices) add_slices_to(y, dim, index, source);
+    else on(y.device(), [&](auto dev) { kernels::scatter_add(dev, y.view(), index.view(), source.view(), dim); });
+    return {y, {index}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const auto taken = slices ? index_select : gather;
+    return {call.needs(0) ? call.grad() : Tensor(), Tensor(), call.needs(2) ? taken(call.grad(), dim, kept.index) : Tensor()};
+  }
+};
+AddAt slices_added(const Shape& shape, int dim) { return {{"index_add"}, shape, dim, true}; }
+AddAt elements_added(const Shape& shape, int dim) { return {{"scatter_add"}, shape, dim, false}; }
+
+void check_along(const char* op, const Tensor& x, int dim, const Tensor& index) {
+  if (index.dims() != x.dims() || with_size(index.shape(), dim, 0) != with_size(x.shape(), dim, 0))
+    fail(op,
+         fmt::format("expected indices like x {} but for dimension {}, but got {}", to_string(x.shape()), dim, to_string(index.shape())));
 }
 
-Tensor index_select(const Tensor& x, int dim, const Tensor& indices) {
-  const Tensor index = checked_indices("index_select", x, indices);
-  dim = normalize_dim(dim, x.dims(), "index_select");
-  if (index.dims() != 1) fail("index_select", fmt::format("expected indices (I) but got {}", to_string(index.shape())));
-  Tensor y = empty(with_size(x.shape(), dim, index.size(0)), x.dtype(), x.device());
-  {
+/// Elements of x at the indices along a dimension: whole slices, or single elements.
+struct TakeAt {
+  Op op;
+  Shape from;
+  int dim;
+  bool slices;
+
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& indices) const {
+    const Tensor index = detail::as_indices(op.name, indices);
+    if (!slices) check_along(op.name, x, dim, index);
+    else if (index.dims() != 1) fail(op.name, fmt::format("expected indices (I) but got {}", to_string(index.shape())));
+    const Tensor y = empty(slices ? with_size(from, dim, index.size(0)) : index.shape(), x.dtype(), x.device());
     const NoGrad unrecorded;
-    const Tensor from = merged_around(x, dim), into = merged_around(y, dim);
-    on(x.device(), [&](auto dev) { kernels::index_select(dev, from.view(), index.view(), into.view()); });
+    if (slices) {
+      const Tensor rows = merged_around(x, dim), into = merged_around(y, dim);
+      on(x.device(), [&](auto dev) { kernels::index_select(dev, rows.view(), index.view(), into.view()); });
+    } else {
+      on(x.device(), [&](auto dev) { kernels::gather(dev, x.view(), index.view(), y.view(), dim); });
+    }
+    return {y, {index}};
   }
-  return record("index_select", y, {x}, {index}, Linear{[&](const Tensors& t) -> Tensors { return {index_select(t[0], dim, index)}; }},
-                [dim, shape = x.shape()](const Backward& call) -> Tensors {
-                  if (context().grad) return {add_slices(shape, dim, call.saved(0), call.grad())};
-                  GradientTarget to = call.sink(0, shape, call.grad());
-                  start_from_zeros({&to});
-                  add_slices_to(to.gradient, dim, call.saved(0), call.grad());
-                  return {to.result()};
-                });
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    if (!slices) return {tern::call(elements_added(from, dim), Tensor(), kept.index, call.grad())};
+    if (context().grad) return {tern::call(slices_added(from, dim), Tensor(), kept.index, call.grad())};
+    GradientTarget to = call.sink(0, from, call.grad());
+    start_from_zeros({&to});
+    add_slices_to(to.gradient, dim, kept.index, call.grad());
+    return {to.result()};
+  }
+};
+
+struct Scatter {
+  static constexpr Op op{"scatter"};
+  int dim;
+
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& index, const Tensor& source) const {
+    const NoGrad unrecorded;
+    const Tensor y = clone(x);
+    // Row-major offset of each source in y. An index outside the range stays outside of y.
+    const Strides strides = contiguous_strides(x.shape());
+    const Tensor is_outside = logical_or(lt(index, 0), ge(index, static_cast<double>(x.shape()[dim])));
+    Tensor at = index * static_cast<double>(strides[dim]);
+    for (int i = 0; i < x.dims(); ++i) {
+      Shape line = Shape::filled(x.dims(), 1);
+      line[i] = x.shape()[i];
+      if (i != dim) at = at + reshape(arange(x.shape()[i], DType::i64, x.device()), line) * static_cast<double>(strides[i]);
+    }
+    index_copy_(reshape(y, {y.numel()}), 0, reshape(where(is_outside, -1.0, at), {at.numel()}), reshape(source, {source.numel()}));
+    return {y, {index}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const auto& [at] = kept;
+    const Tensor& g = call.grad();
+    return {call.needs(0) ? scatter(g, dim, at, 0.0) : Tensor(), Tensor(), call.needs(2) ? gather(g, dim, at) : Tensor()};
+  }
+};
+
+struct Triangle {
+  Op op;
+  std::int64_t diagonal;
+  bool upper;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    const Tensor y = empty_like(x);
+    on(x.device(), [&](auto dev) { kernels::triangle(dev, x.view(), y.view(), diagonal, upper); });
+    return {y};
+  }
+  Tensors backward(const Backward& call) const { return {tern::call(*this, call.grad())}; }
+};
+
+/// The first k of the sorted elements along a dimension, with their indices; in one pass if `selects`.
+struct Sort {
+  Op op;
+  Shape from;
+  int dim;
+  std::int64_t k;
+  bool descending, selects = false;
+
+  Result<Tensors, Kept> forward(const Tensor& x) const {
+    const NoGrad unrecorded;
+    const Tensor rows = transpose(x, dim, -1);
+    Shape shape = rows.shape();
+    shape.back() = k;
+    const Tensor values = empty(shape, x.dtype(), x.device()), indices = empty(shape, DType::i64, x.device());
+    on(x.device(), [&](auto dev) {
+      if (selects) kernels::topk(dev, rows.view(), values.view(), indices.view());
+      else kernels::sort(dev, rows.view(), values.view(), indices.view(), descending);
+    });
+    const Tensor places = transpose(indices, dim, -1);
+    return {{transpose(values, dim, -1), places}, {places.detach()}};  // a kept output would have a history
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    return {tern::call(elements_added(from, dim), Tensor(), kept.index, call.grad())};
+  }
+};
+
+/// Rows of the table at ids (B, T), plus those of the positions.
+Tensor embedding_sum(const Tensor& table, const Tensor& positions, const Tensor& ids) {
+  const Tensor x = embedding(table, ids);
+  return positions.defined() ? x + slice(positions, 0, 0, ids.size(1)) : x;
 }
+
+struct FusedEmbedding {
+  static constexpr Op op{"fused_embedding"};
+  Shape table_shape, positions_shape;
+  double p;
+  PhiloxState draws;
+
+  Result<Tensor, Kept> forward(const Tensor& table, const Tensor& positions, const Tensor& ids) const {
+    const Tensor rows = contiguous(table), places = positions.defined() ? contiguous(positions) : positions, index = contiguous(ids);
+    const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
+    on_cuda(op.name, y.device(), [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), p, draws, y.view()); });
+    return {y, {reshape(index, {ids.numel()})}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor g = contiguous(call.grad());
+    if (context().grad) {
+      // Linear in both tables, so zeros take their place.
+      const auto like = [&](const Shape& shape) { return zeros(shape, g.dtype(), g.device()); };
+      const Tensor at = reshape(kept.index, {g.size(0), g.size(1)});
+      return vjp(call, {like(table_shape), call.needs(1) ? like(positions_shape) : Tensor()}, [&](const Tensors& in) -> Tensors {
+        const Tensor x = embedding_sum(in[0], in[1], at);
+        return {p > 0 ? detail::dropout_at(x, p, draws) : x};
+      });
+    }
+    GradientTarget to_table = call.sink(0, table_shape, g), to_positions = call.sink(1, positions_shape, g);
+    start_from_zeros({&to_table, &to_positions});
+    const Tensor dsum = p > 0 ? empty_like(g) : g;
+    on_cuda(op.name, g.device(), [&](auto dev) { kernels::embed_grad(dev, g.view(), p, draws, dsum.view(), to_positions.view()); });
+    if (to_table) add_slices_to(to_table.gradient, 0, kept.index, reshape(dsum, {kept.index.numel(), table_shape[1]}));
+    return {to_table.result(), to_positions.result()};
+  }
+};
 
 /// Checks an op that writes or adds slices of a source at indices (I) along x's dimension `dim`. Returns the dimension counted from 0.
-static int check_slices(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
-  check_one_device(op, {&x, &source});
+int check_slices(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   dim = normalize_dim(dim, x.dims(), op);
   if (index.dims() != 1 || source.shape() != with_size(x.shape(), dim, index.size(0)) || source.dtype() != x.dtype())
     fail(op, fmt::format("expected indices (I) and a source like x {} {} with I slices along dimension {} but got {} and {} {}",
@@ -88,23 +216,22 @@ static int check_slices(const char* op, const Tensor& x, int dim, const Tensor& 
   return dim;
 }
 
+}  // namespace
+
+static Tensor taken(const char* op, const Tensor& x, int dim, const Tensor& index, bool slices) {
+  return call(TakeAt{{.name = op, .tangent = Tangent::linear}, x.shape(), normalize_dim(dim, x.dims(), op), slices}, x, index);
+}
+Tensor index_select(const Tensor& x, int dim, const Tensor& index) { return taken("index_select", x, dim, index, true); }
+Tensor gather(const Tensor& x, int dim, const Tensor& index) { return taken("gather", x, dim, index, false); }
+
 Tensor index_add(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
-  const Tensor index = checked_indices("index_add", x, indices);
-  dim = check_slices("index_add", x, dim, index, source);
-  Tensor y;
-  {
-    const NoGrad unrecorded;
-    y = clone(x);
-    const Tensor from = merged_around(source, dim), into = merged_around(y, dim);
-    on(x.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
-  }
-  return record("index_add", y, {x, source}, {index}, [dim](const Backward& call) -> Tensors {
-    return {call.needs(0) ? call.grad() : Tensor(), call.needs(1) ? index_select(call.grad(), dim, call.saved(0)) : Tensor()};
-  });
+  const Tensor index = detail::as_indices("index_add", indices);
+  return call(slices_added(x.shape(), check_slices("index_add", x, dim, index, source)), x, index, source);
 }
 
 Tensor index_copy_(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
-  const Tensor index = checked_indices("index_copy_", x, indices);
+  check_one_device("index_copy_", {&x, &indices, &source});
+  const Tensor index = detail::as_indices("index_copy_", indices);
   dim = check_slices("index_copy_", x, dim, index, source);
   begin_in_place("index_copy_", x, {index, source});
   const NoGrad unrecorded;
@@ -116,21 +243,16 @@ Tensor index_copy_(const Tensor& x, int dim, const Tensor& indices, const Tensor
 
 Tensor embedding(const Tensor& table, const Tensor& ids) {
   if (table.dims() != 2) fail("embedding", fmt::format("expected a table (V, D) but got {}", to_string(table.shape())));
-  const Tensor indices = checked_indices("embedding", table, ids);
+  check_one_device("embedding", {&table, &ids});
+  const Tensor indices = detail::as_indices("embedding", ids);
   Shape shape = indices.shape();
   shape.push_back(table.size(1));
   return reshape(index_select(table, 0, reshape(indices, {indices.numel()})), shape);
 }
 
-/// Rows of the table at ids (B, T), plus those of the positions.
-static Tensor embedding_sum(const Tensor& table, const Tensor& positions, const Tensor& ids) {
-  const Tensor x = embedding(table, ids);
-  return positions.defined() ? x + slice(positions, 0, 0, ids.size(1)) : x;
-}
-
 Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids_, double p, bool training) {
-  check_one_device("fused_embedding", {&table, &positions});
-  const Tensor ids = checked_indices("fused_embedding", table, ids_);
+  check_one_device("fused_embedding", {&table, &positions, &ids_});
+  const Tensor ids = detail::as_indices("fused_embedding", ids_);
   if (table.dims() != 2 || ids.dims() != 2)
     fail("fused_embedding",
          fmt::format("expected a table (V, D) and indices (B, T) but got {} and {}", to_string(table.shape()), to_string(ids.shape())));
@@ -143,84 +265,41 @@ Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tenso
   const bool has_kernel = is_floating(table.dtype()) && count > 0 &&
                           cuda_has(table.device(), [&](auto dev) { return kernels::has_embed(dev, count, table.size(1)); });
   if (!has_kernel) return dropout(embedding_sum(table, positions, ids), p, training);
-
-  const Tensor rows = contiguous(table), places = positions.defined() ? contiguous(positions) : positions, index = contiguous(ids);
   const double probability = training ? p : 0;
   const PhiloxState draws = probability > 0 ? context().generator.reserve(count) : PhiloxState{};
-  const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
-  on_cuda("fused_embedding", y.device(),
-          [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), probability, draws, y.view()); });
-  const Shape table_shape = table.shape(), positions_shape = positions.defined() ? positions.shape() : Shape{};
-  return record("fused_embedding", y, {rows, places}, {reshape(index, {ids.numel()})}, [=](const Backward& call) -> Tensors {
-    const Tensor g = contiguous(call.grad());
-    if (context().grad) {
-      // Linear in both tables, so zeros take their place.
-      const auto like = [&](const Shape& shape) { return zeros(shape, g.dtype(), g.device()); };
-      const Tensor at = reshape(call.saved(0), {g.size(0), g.size(1)});
-      return vjp(call, {like(table_shape), call.needs(1) ? like(positions_shape) : Tensor()}, [&](const Tensors& in) -> Tensors {
-        const Tensor x = embedding_sum(in[0], in[1], at);
-        return {probability > 0 ? detail::dropout_at(x, probability, draws) : x};
-      });
-    }
-    GradientTarget to_table = call.sink(0, table_shape, g), to_positions = call.sink(1, positions_shape, g);
-    start_from_zeros({&to_table, &to_positions});
-    const Tensor dsum = probability > 0 ? empty_like(g) : g;
-    on_cuda("fused_embedding", g.device(),
-            [&](auto dev) { kernels::embed_grad(dev, g.view(), probability, draws, dsum.view(), to_positions.view()); });
-    if (to_table) add_slices_to(to_table.gradient, 0, call.saved(0), reshape(dsum, {call.saved(0).numel(), table_shape[1]}));
-    return {to_table.result(), to_positions.result()};
-  });
-}
-
-static void check_along(const char* op, const Tensor& x, int dim, const Tensor& index) {
-  if (index.dims() != x.dims() || with_size(index.shape(), dim, 0) != with_size(x.shape(), dim, 0))
-    fail(op,
-         fmt::format("expected indices like x {} but for dimension {}, but got {}", to_string(x.shape()), dim, to_string(index.shape())));
-}
-
-/// Zeros of a shape with source added at the indices along a dimension: the derivative of gather.
-static Tensor scatter(const Shape& shape, int dim, const Tensor& index, const Tensor& source) {
-  Tensor y = zeros(shape, source.dtype(), source.device());
-  on(y.device(), [&](auto dev) { kernels::scatter_add(dev, y.view(), index.view(), source.view(), dim); });
-  return record("scatter_add", y, {source}, {index},
-                [dim](const Backward& call) -> Tensors { return {gather(call.grad(), dim, call.saved(0))}; });
-}
-
-Tensor gather(const Tensor& x, int dim, const Tensor& indices) {
-  const Tensor index = checked_indices("gather", x, indices);
-  dim = normalize_dim(dim, x.dims(), "gather");
-  check_along("gather", x, dim, index);
-  Tensor y = empty(index.shape(), x.dtype(), x.device());
-  on(x.device(), [&](auto dev) { kernels::gather(dev, x.view(), index.view(), y.view(), dim); });
-  return record("gather", y, {x}, {index}, Linear{[&](const Tensors& t) -> Tensors { return {gather(t[0], dim, index)}; }},
-                [dim, shape = x.shape()](const Backward& call) -> Tensors { return {scatter(shape, dim, call.saved(0), call.grad())}; });
+  return call(FusedEmbedding{table.shape(), positions.defined() ? positions.shape() : Shape{}, probability, draws}, table, positions, ids);
 }
 
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
-  check_one_device("scatter_add", {&x, &source});
-  const Tensor index = checked_indices("scatter_add", x, indices);
+  const Tensor index = detail::as_indices("scatter_add", indices);
   dim = normalize_dim(dim, x.dims(), "scatter_add");
   check_along("scatter_add", x, dim, index);
   if (source.shape() != index.shape() || source.dtype() != x.dtype())
     fail("scatter_add", fmt::format("expected a source {} {} but got {} {}", name(x.dtype()), to_string(index.shape()),
                                     name(source.dtype()), to_string(source.shape())));
-  Tensor y;
-  {
-    const NoGrad unrecorded;
-    y = clone(x);
-    on(x.device(), [&](auto dev) { kernels::scatter_add(dev, y.view(), index.view(), source.view(), dim); });
-  }
-  return record("scatter_add", y, {x, source}, {index}, [dim](const Backward& call) -> Tensors {
-    return {call.needs(0) ? call.grad() : Tensor(), call.needs(1) ? gather(call.grad(), dim, call.saved(0)) : Tensor()};
-  });
+  return call(elements_added(x.shape(), dim), x, index, source);
+}
+
+Tensor scatter(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
+  const Tensor index = detail::as_indices("scatter", indices);
+  dim = normalize_dim(dim, x.dims(), "scatter");
+  Shape expected = x.shape();
+  if (index.dims() == x.dims()) expected[dim] = index.shape()[dim];
+  if (index.shape() != expected || source.shape() != expected || source.dtype() != x.dtype())
+    fail("scatter",
+         fmt::format("expected indices and a source of {}, both like x {} but for dimension {}, but got {} and {} {}", name(x.dtype()),
+                     to_string(x.shape()), dim, to_string(index.shape()), name(source.dtype()), to_string(source.shape())));
+  return call(Scatter{dim}, x, index, source);
+}
+
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value) {
+  check_one_device("scatter", {&x, &index});
+  return scatter(x, dim, index, full(index.shape(), value, x.dtype(), x.device()));
 }
 
 static Tensor triangle(const char* op, const Tensor& x, std::int64_t diagonal, bool upper) {
   if (x.dims() < 2) fail(op, fmt::format("expected at least two dimensions but got {}", to_string(x.shape())));
-  diagonal = std::clamp(diagonal, -x.size(-2), x.size(-1));  // further out, nothing or everything is kept
-  Tensor y = empty_like(x);
-  on(x.device(), [&](auto dev) { kernels::triangle(dev, x.view(), y.view(), diagonal, upper); });
-  return record(op, y, {x}, {}, [=](const Backward& call) -> Tensors { return {triangle(op, call.grad(), diagonal, upper)}; });
+  return call(Triangle{{op}, std::clamp(diagonal, -x.size(-2), x.size(-1)), upper}, x);  // further out, nothing or everything is kept
 }
 Tensor tril(const Tensor& x, std::int64_t diagonal) { return triangle("tril", x, diagonal, false); }
 Tensor triu(const Tensor& x, std::int64_t diagonal) { return triangle("triu", x, diagonal, true); }
@@ -231,22 +310,16 @@ Tensor one_hot(const Tensor& indices_, std::int64_t classes, DType dtype) {
   return cast(eq(unsqueeze(indices, -1), arange(classes, DType::i64, indices.device())), dtype);
 }
 
+static Sorted sorted(const Sort& f, const Tensor& x) {
+  const Tensors y = call(f, x);
+  return {y[0], y[1]};
+}
+
 Sorted sort(const Tensor& x, int dim, bool descending) {
   if (x.dtype() == DType::boolean) fail("sort", "expected a numeric dtype but got bool");
   if (x.dims() == 0 && (dim == 0 || dim == -1)) return {x, zeros({}, DType::i64, x.device())};
   dim = normalize_dim(dim, x.dims(), "sort");
-  Sorted result;
-  {
-    const NoGrad unrecorded;
-    const Tensor rows = transpose(x, dim, -1);
-    Tensor values = empty_like(rows), indices = empty(rows.shape(), DType::i64, x.device());
-    on(x.device(), [&](auto dev) { kernels::sort(dev, rows.view(), values.view(), indices.view(), descending); });
-    result = {transpose(values, dim, -1), transpose(indices, dim, -1)};
-  }
-  result.values = record("sort", result.values, {x}, {result.indices}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
-    return {scatter(shape, dim, call.saved(0), call.grad())};
-  });
-  return result;
+  return sorted({{"sort"}, x.shape(), dim, x.shape()[dim], descending}, x);
 }
 
 Sorted topk(const Tensor& x, std::int64_t k, int dim) {
@@ -258,20 +331,7 @@ Sorted topk(const Tensor& x, std::int64_t k, int dim) {
     const Sorted sorted = sort(x, dim, true);
     return {slice(sorted.values, dim, 0, k), slice(sorted.indices, dim, 0, k)};
   }
-  Sorted result;
-  {
-    const NoGrad unrecorded;
-    const Tensor rows = transpose(x, dim, -1);
-    Shape shape = rows.shape();
-    shape.back() = k;
-    const Tensor values = empty(shape, x.dtype(), x.device()), indices = empty(shape, DType::i64, x.device());
-    on(x.device(), [&](auto dev) { kernels::topk(dev, rows.view(), values.view(), indices.view()); });
-    result = {transpose(values, dim, -1), transpose(indices, dim, -1)};
-  }
-  result.values = record("topk", result.values, {x}, {result.indices}, [dim, shape = x.shape()](const Backward& call) -> Tensors {
-    return {scatter(shape, dim, call.saved(0), call.grad())};
-  });
-  return result;
+  return sorted({{"topk"}, x.shape(), dim, k, true, true}, x);
 }
 
 }  // namespace tern

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -181,42 +180,6 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   const Shape shape = broadcast_shapes(x.shape(), mask.shape(), "masked_select");
   const Tensor at = positions(reshape(broadcast_to(mask, shape), {numel(shape)}));
   return index_select(reshape(broadcast_to(x, shape), {numel(shape)}), 0, at);
-}
-
-Tensor scatter(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {
-  check_one_device("scatter", {&x, &indices, &source});
-  const Tensor index = detail::as_indices("scatter", indices);
-  dim = normalize_dim(dim, x.dims(), "scatter");
-  Shape expected = x.shape();
-  if (index.dims() == x.dims()) expected[dim] = index.shape()[dim];
-  if (index.shape() != expected || source.shape() != expected || source.dtype() != x.dtype())
-    fail("scatter",
-         fmt::format("expected indices and a source of {}, both like x {} but for dimension {}, but got {} and {} {}", name(x.dtype()),
-                     to_string(x.shape()), dim, to_string(index.shape()), name(source.dtype()), to_string(source.shape())));
-  Tensor y;
-  {
-    const NoGrad unrecorded;
-    y = clone(x);
-    // Row-major offset of each source in y. An index outside the range stays outside of y.
-    const Strides strides = contiguous_strides(x.shape());
-    const Tensor is_outside = logical_or(lt(index, 0), ge(index, static_cast<double>(x.shape()[dim])));
-    Tensor at = index * static_cast<double>(strides[dim]);
-    for (int i = 0; i < x.dims(); ++i) {
-      Shape line = Shape::filled(x.dims(), 1);
-      line[i] = x.shape()[i];
-      if (i != dim) at = at + reshape(arange(x.shape()[i], DType::i64, x.device()), line) * static_cast<double>(strides[i]);
-    }
-    index_copy_(reshape(y, {y.numel()}), 0, reshape(where(is_outside, -1.0, at), {at.numel()}), reshape(source, {source.numel()}));
-  }
-  return record("scatter", y, {x, source}, {index}, [dim](const Backward& call) -> Tensors {
-    const Tensor at = call.saved(0), &g = call.grad();
-    return {call.needs(0) ? scatter(g, dim, at, 0.0) : Tensor(), call.needs(1) ? gather(g, dim, at) : Tensor()};
-  });
-}
-
-Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value) {
-  check_one_device("scatter", {&x, &index});
-  return scatter(x, dim, index, full(index.shape(), value, x.dtype(), x.device()));
 }
 
 }  // namespace tern

@@ -7,9 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "autodiff/node.h"
 #include "ops/copy.h"
-#include "ops/detail/dropout_at.h"
 #include "ops/kernels/random.h"
 #include "ops/op.h"
 #include "tensor/checked.h"
@@ -114,13 +112,24 @@ Tensor normal_(const Tensor& x, double mean, double deviation) {
   return x;
 }
 
-Tensor detail::dropout_at(const Tensor& x, double p, PhiloxState state) {
-  const Tensor source = contiguous(x);
-  Tensor y = empty_like(source);
-  on(x.device(), [&](auto dev) { kernels::dropout(dev, source.view(), y.view(), p, state); });
-  return record("dropout", y, {source}, {}, Symmetric{},
-                [=](const Backward& call) -> Tensors { return {dropout_at(call.grad(), p, state)}; });
-}
+namespace {
+
+struct Dropout {
+  static constexpr Op op{.name = "dropout", .tangent = Tangent::symmetric};
+  double p;
+  PhiloxState draws;
+
+  Result<Tensor> forward(const Tensor& x) const {
+    const Tensor source = contiguous(x), y = empty_like(source);
+    on(x.device(), [&](auto dev) { kernels::dropout(dev, source.view(), y.view(), p, draws); });
+    return {y};
+  }
+  Tensors backward(const Backward& call) const { return {detail::dropout_at(call.grad(), p, draws)}; }
+};
+
+}  // namespace
+
+Tensor detail::dropout_at(const Tensor& x, double p, PhiloxState draws) { return call(Dropout{p, draws}, x); }
 
 Tensor dropout(const Tensor& x, double p, bool training) {
   if (!(p >= 0 && p < 1)) fail("dropout", fmt::format("expected a probability in [0, 1) but got {}", p));

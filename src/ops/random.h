@@ -46,4 +46,9 @@ Tensor normal_(const Tensor& x, double mean, double deviation);
 /// Srivastava et al., JMLR 2014.
 Tensor dropout(const Tensor& x, double p, bool training = true);
 
+namespace detail {
+/// Dropout with the random numbers of a given position: linear in x, and its own derivative.
+Tensor dropout_at(const Tensor& x, double p, PhiloxState draws);
+}  // namespace detail
+
 }  // namespace tern
