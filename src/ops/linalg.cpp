@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/kernels/linalg.h"
 #include "ops/matmul.h"
+#include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -57,10 +57,135 @@ Tensor inverse_gaps(const Tensor& s) {
   return where(is_diagonal, 0.0, reciprocal(where(is_diagonal, 1.0, gaps)));
 }
 
-/// Gradient of an output, or zeros if none gradient_or_zeros.
+/// Gradient of an output, or zeros if none arrived.
 Tensor gradient_or_zeros(const Backward& call, std::size_t output, const Tensor& like) {
   return call.grads()[output].defined() ? call.grads()[output] : zeros_like(like);
 }
+
+/// Operand and result.
+struct Kept {
+  Tensor a, y;
+};
+
+struct Cholesky {
+  static constexpr Op op{"cholesky"};
+
+  Result<Tensor, Kept> forward(const Tensor& a) const {
+    check_matrices(op.name, a, true);
+    const Tensor y = empty_matrices(a, a.size(-2), a.size(-1));
+    const std::int64_t refused = on(a.device(), [&](auto dev) { return kernels::cholesky(dev, a.view(), y.view()); });
+    check_all(op.name, refused, "positive definite matrices");
+    return {y, {{}, y}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor &l = kept.y, p = matmul(mt(l), tril(call.grad()));
+    // Phi: the lower triangle, with half of the diagonal.
+    const Tensor phi = tril(p) - eye(p.size(-1), {.dtype = p.dtype(), .device = p.device()}) * p * 0.5;
+    // L^-T Phi L^-1.
+    const Tensor left = solve(mt(l), phi);
+    return {symmetric(mt(solve(mt(l), mt(left))))};
+  }
+};
+
+struct QrFactors {
+  static constexpr Op op{"qr"};
+
+  Result<Tensors, Qr> forward(const Tensor& a) const {
+    check_matrices(op.name, a, false);
+    const std::int64_t k = std::min(a.size(-2), a.size(-1));
+    const Tensor q = empty_matrices(a, a.size(-2), k), r = empty_matrices(a, k, a.size(-1));
+    on(a.device(), [&](auto dev) { kernels::qr(dev, a.view(), q.view(), r.view()); });
+    return {{q, r}, {q, r}};
+  }
+  Tensors backward(const Backward& call, const Qr& kept) const {
+    const auto& [q, r] = kept;
+    if (r.size(-2) != r.size(-1)) fail(op.name, fmt::format("expected M >= N for a gradient but got r {}", to_string(r.shape())));
+    const Tensor gq = gradient_or_zeros(call, 0, q), gr = triu(gradient_or_zeros(call, 1, r));
+    const Tensor m = matmul(r, mt(gr)) - matmul(mt(gq), q), lower = tril(m) + mt(tril(m, -1));
+    // (gQ + Q lower) R^-T.
+    return {mt(solve(r, mt(gq + matmul(q, lower))))};
+  }
+};
+
+struct EighFactors {
+  static constexpr Op op{"eigh"};
+
+  Result<Tensors, Eigh> forward(const Tensor& a) const {
+    check_matrices(op.name, a, true);
+    const Tensor values = empty_vectors(a, a.size(-1)), vectors = empty_matrices(a, a.size(-2), a.size(-1));
+    on(a.device(), [&](auto dev) { kernels::eigh(dev, a.view(), values.view(), vectors.view()); });
+    return {{values, vectors}, {values, vectors}};
+  }
+  Tensors backward(const Backward& call, const Eigh& kept) const {
+    const auto& [w, v] = kept;
+    Tensor inner = by_row(gradient_or_zeros(call, 0, w)) * eye(w.size(-1), {.dtype = w.dtype(), .device = w.device()});
+    if (call.grad(1).defined()) inner = inner + matmul(mt(v), call.grad(1)) * inverse_gaps(w);
+    return {symmetric(matmul(matmul(v, inner), mt(v)))};
+  }
+};
+
+struct SvdFactors {
+  static constexpr Op op{"svd"};
+
+  Result<Tensors, Svd> forward(const Tensor& a) const {
+    check_matrices(op.name, a, false);
+    const std::int64_t k = std::min(a.size(-2), a.size(-1));
+    const Tensor u = empty_matrices(a, a.size(-2), k), s = empty_vectors(a, k), vt = empty_matrices(a, k, a.size(-1));
+    on(a.device(), [&](auto dev) { kernels::svd(dev, a.view(), u.view(), s.view(), vt.view()); });
+    return {{u, s, vt}, {u, s, vt}};
+  }
+  Tensors backward(const Backward& call, const Svd& kept) const {
+    const auto& [u, s, vt] = kept;
+    const Tensor &gu = call.grad(0), &gvt = call.grad(2);
+    const Tensor identity = eye(s.size(-1), {.dtype = s.dtype(), .device = s.device()});
+    // u (...) vt: the parts within the spaces of u and v, and the part outside of them.
+    Tensor inner = by_row(gradient_or_zeros(call, 1, s)) * identity, outside;
+    const Tensor gaps = gu.defined() || gvt.defined() ? inverse_gaps(square(s)) : Tensor();
+    if (gu.defined()) {
+      const Tensor p = matmul(mt(u), gu);
+      inner = inner + (gaps * (p - mt(p))) * by_column(s);
+      outside = matmul((gu - matmul(u, p)) / by_column(s), vt);
+    }
+    if (gvt.defined()) {
+      const Tensor p = matmul(vt, mt(gvt));
+      inner = inner + by_row(s) * (gaps * (p - mt(p)));
+      const Tensor part = matmul(u, (gvt - matmul(mt(p), vt)) / by_row(s));
+      outside = outside.defined() ? outside + part : part;
+    }
+    const Tensor within = matmul(matmul(u, inner), vt);
+    return {outside.defined() ? within + outside : within};
+  }
+};
+
+/// solve() of operands that agree: a (..., N, N) and b (..., N, M) with the same leading dimensions.
+struct Solve {
+  static constexpr Op op{"solve"};
+
+  Result<Tensor, Kept> forward(const Tensor& a, const Tensor& b) const {
+    const Tensor y = empty(b.shape(), b.dtype(), b.device());
+    check_all(op.name, on(a.device(), [&](auto dev) { return kernels::solve(dev, a.view(), b.view(), y.view()); }), "regular matrices");
+    return {y, {a, y}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor gb = solve(mt(kept.a), call.grad());
+    return {call.needs(0) ? neg(matmul(gb, mt(kept.y))) : Tensor(), gb};
+  }
+};
+
+struct Det {
+  static constexpr Op op{"det"};
+
+  Result<Tensor, Kept> forward(const Tensor& a) const {
+    check_matrices(op.name, a, true);
+    const Tensor y = empty(Shape(a.shape().begin(), a.shape().end() - 2), a.dtype(), a.device());
+    on(a.device(), [&](auto dev) { kernels::det(dev, a.view(), y.view()); });
+    return {y, {a, y}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor scale = call.grad() * kept.y;
+    return {unsqueeze(unsqueeze(scale, -1), -1) * mt(inverse(kept.a))};
+  }
+};
 
 }  // namespace
 
@@ -69,87 +194,20 @@ bool has_linalg(Device device) {
   return cuda_has(device, [](auto dev) { return kernels::has_linalg(dev); });
 }
 
-Tensor cholesky(const Tensor& a) {
-  check_matrices("cholesky", a, true);
-  const Tensor y = empty_matrices(a, a.size(-2), a.size(-1));
-  const std::int64_t refused = on(a.device(), [&](auto dev) { return kernels::cholesky(dev, a.view(), y.view()); });
-  check_all("cholesky", refused, "positive definite matrices");
-  return record("cholesky", y, {a}, {y}, [](const Backward& call) -> Tensors {
-    const Tensor l = call.saved(0), p = matmul(mt(l), tril(call.grad()));
-    // Phi: the lower triangle, with half of the diagonal.
-    const Tensor phi = tril(p) - eye(p.size(-1), {.dtype = p.dtype(), .device = p.device()}) * p * 0.5;
-    // L^-T Phi L^-1.
-    const Tensor left = solve(mt(l), phi);
-    return {symmetric(mt(solve(mt(l), mt(left))))};
-  });
-}
-
+Tensor cholesky(const Tensor& a) { return call(Cholesky{}, a); }
 Qr qr(const Tensor& a) {
-  check_matrices("qr", a, false);
-  const std::int64_t k = std::min(a.size(-2), a.size(-1));
-  const Tensor orthonormal = empty_matrices(a, a.size(-2), k), triangle = empty_matrices(a, k, a.size(-1));
-  on(a.device(), [&](auto dev) { kernels::qr(dev, a.view(), orthonormal.view(), triangle.view()); });
-  const Tensors made = record_all("qr", {orthonormal, triangle}, {a}, {orthonormal, triangle}, [](const Backward& call) -> Tensors {
-    const Tensor q = call.saved(0), r = call.saved(1);
-    if (r.size(-2) != r.size(-1)) fail("qr", fmt::format("expected M >= N for a gradient but got r {}", to_string(r.shape())));
-    const Tensor gq = gradient_or_zeros(call, 0, q), gr = triu(gradient_or_zeros(call, 1, r));
-    const Tensor m = matmul(r, mt(gr)) - matmul(mt(gq), q), lower = tril(m) + mt(tril(m, -1));
-    // (gQ + Q lower) R^-T.
-    return {mt(solve(r, mt(gq + matmul(q, lower))))};
-  });
-  return {made[0], made[1]};
+  const Tensors y = call(QrFactors{}, a);
+  return {y[0], y[1]};
 }
-
 Eigh eigh(const Tensor& a) {
-  check_matrices("eigh", a, true);
-  const Tensor values = empty_vectors(a, a.size(-1)), vectors = empty_matrices(a, a.size(-2), a.size(-1));
-  on(a.device(), [&](auto dev) { kernels::eigh(dev, a.view(), values.view(), vectors.view()); });
-  const Tensors made = record_all("eigh", {values, vectors}, {a}, {values, vectors}, [](const Backward& call) -> Tensors {
-    const Tensor w = call.saved(0), v = call.saved(1);
-    Tensor inner = by_row(gradient_or_zeros(call, 0, w)) * eye(w.size(-1), {.dtype = w.dtype(), .device = w.device()});
-    if (call.grads()[1].defined()) inner = inner + matmul(mt(v), call.grads()[1]) * inverse_gaps(w);
-    return {symmetric(matmul(matmul(v, inner), mt(v)))};
-  });
-  return {made[0], made[1]};
+  const Tensors y = call(EighFactors{}, a);
+  return {y[0], y[1]};
 }
-
 Svd svd(const Tensor& a) {
-  check_matrices("svd", a, false);
-  const std::int64_t k = std::min(a.size(-2), a.size(-1));
-  const Tensors y = {empty_matrices(a, a.size(-2), k), empty_vectors(a, k), empty_matrices(a, k, a.size(-1))};
-  on(a.device(), [&](auto dev) { kernels::svd(dev, a.view(), y[0].view(), y[1].view(), y[2].view()); });
-  const Tensors made = record_all("svd", y, {a}, {y[0], y[1], y[2]}, [](const Backward& call) -> Tensors {
-    const Tensor u = call.saved(0), s = call.saved(1), vt = call.saved(2);
-    const Tensor identity = eye(s.size(-1), {.dtype = s.dtype(), .device = s.device()});
-    // u (...) vt: the parts within the spaces of u and v, and the part outside of them.
-    Tensor inner = by_row(gradient_or_zeros(call, 1, s)) * identity, outside;
-    const Tensor gaps = call.grads()[0].defined() || call.grads()[2].defined() ? inverse_gaps(square(s)) : Tensor();
-    if (const Tensor& gu = call.grads()[0]; gu.defined()) {
-      const Tensor p = matmul(mt(u), gu);
-      inner = inner + (gaps * (p - mt(p))) * by_column(s);
-      outside = matmul((gu - matmul(u, p)) / by_column(s), vt);
-    }
-    if (const Tensor& gvt = call.grads()[2]; gvt.defined()) {
-      const Tensor p = matmul(vt, mt(gvt));
-      inner = inner + by_row(s) * (gaps * (p - mt(p)));
-      const Tensor part = matmul(u, (gvt - matmul(mt(p), vt)) / by_row(s));
-      outside = outside.defined() ? outside + part : part;
-    }
-    const Tensor within = matmul(matmul(u, inner), vt);
-    return {outside.defined() ? within + outside : within};
-  });
-  return {made[0], made[1], made[2]};
+  const Tensors y = call(SvdFactors{}, a);
+  return {y[0], y[1], y[2]};
 }
-
-/// solve() of operands that agree: a (..., N, N) and b (..., N, M) with the same leading dimensions.
-static Tensor solved(const Tensor& a, const Tensor& b) {
-  const Tensor y = empty(b.shape(), b.dtype(), b.device());
-  check_all("solve", on(a.device(), [&](auto dev) { return kernels::solve(dev, a.view(), b.view(), y.view()); }), "regular matrices");
-  return record("solve", y, {a, b}, {a, y}, [](const Backward& call) -> Tensors {
-    const Tensor gb = solve(mt(call.saved(0)), call.grad());
-    return {call.needs(0) ? neg(matmul(gb, mt(call.saved(1)))) : Tensor(), gb};
-  });
-}
+Tensor det(const Tensor& a) { return call(Det{}, a); }
 
 Tensor solve(const Tensor& a, const Tensor& b) {
   check_one_device("solve", {&a, &b});
@@ -167,23 +225,13 @@ Tensor solve(const Tensor& a, const Tensor& b) {
     shape.push_back(x.size(-1));
     return broadcast_to(x, shape);
   };
-  const Tensor x = solved(batched(a), batched(columns));
+  const Tensor x = call(Solve{}, batched(a), batched(columns));
   return is_vector ? squeeze(x, -1) : x;
 }
 
 Tensor inverse(const Tensor& a) {
   check_matrices("inverse", a, true);
   return solve(a, eye(a.size(-1), {.dtype = a.dtype(), .device = a.device()}));
-}
-
-Tensor det(const Tensor& a) {
-  check_matrices("det", a, true);
-  const Tensor y = empty(Shape(a.shape().begin(), a.shape().end() - 2), a.dtype(), a.device());
-  on(a.device(), [&](auto dev) { kernels::det(dev, a.view(), y.view()); });
-  return record("det", y, {a}, {a, y}, [](const Backward& call) -> Tensors {
-    const Tensor scale = call.grad() * call.saved(1);
-    return {unsqueeze(unsqueeze(scale, -1), -1) * mt(inverse(call.saved(0)))};
-  });
 }
 
 }  // namespace tern

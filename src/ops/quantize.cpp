@@ -7,7 +7,6 @@
 #include <cstring>
 #include <vector>
 
-#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/join.h"
 #include "ops/kernels/quantized.h"
@@ -70,6 +69,35 @@ void check_weight(const char* op, const QuantizedWeight& weight) {
                          row_bytes(weight.format, weight.in), name(weight.format), weight.in, name(rows.dtype()), to_string(rows.shape())));
 }
 
+/// Rows of a weight, all of them or those at ids, in a floating dtype.
+struct Dequantize {
+  Op op;
+  QuantFormat format;
+  std::int64_t in;
+  DType dtype;
+
+  Result<Tensor> forward(const Tensor& rows, const Tensor& indices) const {
+    const Tensor ids = indices.defined() ? contiguous(indices) : indices;
+    Shape shape = ids.defined() ? ids.shape() : Shape{rows.size(0)};
+    shape.push_back(in);
+    const Tensor y = empty(shape, dtype, rows.device());
+    on(y.device(), [&](auto dev) { kernels::dequantize(dev, rows_of({format, in, rows}), view_of(ids), y.view()); });
+    return {y};
+  }
+};
+
+struct QuantizedLinear {
+  static constexpr Op op{"quantized_linear"};
+  QuantFormat format;
+  std::int64_t in;
+
+  Result<Tensor> forward(const Tensor& x, const Tensor& rows, const Tensor& bias) const {
+    const Tensor y = empty({x.size(0), rows.size(0)}, x.dtype(), x.device());
+    on(y.device(), [&](auto dev) { kernels::quantized_linear(dev, x.view(), rows_of({format, in, rows}), view_of(bias), y.view()); });
+    return {y};
+  }
+};
+
 /// Elements of a weight that are dequantized at a time for a plain product: 16 MiB of float32.
 constexpr std::int64_t tile_elements = std::int64_t{1} << 22;
 
@@ -102,9 +130,7 @@ QuantizedWeight quantize(const Tensor& weight, QuantFormat format) {
 Tensor dequantize(const QuantizedWeight& weight, DType dtype) {
   check_weight("dequantize", weight);
   detail::check_floating("dequantize", dtype);
-  const Tensor y = empty({weight.out(), weight.in}, dtype, weight.device());
-  on(y.device(), [&](auto dev) { kernels::dequantize(dev, rows_of(weight), {}, y.view()); });
-  return y;
+  return call(Dequantize{{"dequantize"}, weight.format, weight.in, dtype}, weight.rows, Tensor());
 }
 
 /// Product by parts of the weight, each dequantized only for the duration of its product.
@@ -137,14 +163,10 @@ Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Te
   const std::int64_t count = weight.in == 0 ? numel(shape) / std::max<std::int64_t>(weight.out(), 1) : x.numel() / weight.in;
   Tensor rows = reshape(x.detach(), {count, weight.in});
   if (rows.strides()[1] != 1) rows = contiguous(rows);
-  const kernels::QuantizedRows w = rows_of(weight);
   const bool has_kernel =
       x.device() == cpu || cuda_has(x.device(), [&](auto dev) { return kernels::has_quantized_linear(dev, rows.view()); });
   if (!has_kernel) return reshape(linear_by_parts(rows, weight, bias.defined() ? bias.detach() : bias), shape);
-  const Tensor y = empty(shape, x.dtype(), x.device());
-  const Tensor to = reshape(y, {count, weight.out()});
-  on(y.device(), [&](auto dev) { kernels::quantized_linear(dev, rows.view(), w, view_of(bias), to.view()); });
-  return record(op, y, {x, bias}, {}, [](const Backward&) -> Tensors { return {}; });  // for anomaly mode: no operand requires a gradient
+  return reshape(call(QuantizedLinear{weight.format, weight.in}, rows, weight.rows, bias), shape);
 }
 
 Tensor quantized_embedding(const QuantizedWeight& table, const Tensor& indices, DType dtype) {
@@ -153,16 +175,10 @@ Tensor quantized_embedding(const QuantizedWeight& table, const Tensor& indices, 
   check_one_device(op, {&table.rows, &indices});
   const Tensor ids = detail::as_indices(op, indices);
   detail::check_floating(op, dtype);
-  const Tensor index = contiguous(ids);
   if (ids.device() == cpu)
-    for (std::int64_t i = 0; i < index.numel(); ++i)
-      if (const std::int64_t id = index.data<std::int64_t>()[i]; id < 0 || id >= table.out())
-        fail(op, fmt::format("expected indices in [0, {}) but got {}", table.out(), id));
-  Shape shape = ids.shape();
-  shape.push_back(table.in);
-  const Tensor y = empty(shape, dtype, ids.device());
-  on(y.device(), [&](auto dev) { kernels::dequantize(dev, rows_of(table), index.view(), y.view()); });
-  return y;
+    for (const std::int64_t id : ids.to_vector<std::int64_t>())
+      if (id < 0 || id >= table.out()) fail(op, fmt::format("expected indices in [0, {}) but got {}", table.out(), id));
+  return call(Dequantize{{op}, table.format, table.in, dtype}, table.rows, ids);
 }
 
 }  // namespace tern

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/join.h"
 #include "ops/kernels/recurrent.h"
@@ -24,8 +23,6 @@ Tensor part(const Tensor& gates, std::int64_t first, std::int64_t last, std::int
 }
 
 void check_cell(const char* op, const Tensor& gates, const Tensor& state, std::int64_t parts) {
-  detail::check_floating(op, gates);
-  detail::check_floating(op, state);
   if (gates.dims() != 2 || state.dims() != 2 || gates.size(0) != state.size(0) || gates.size(1) != parts * state.size(1))
     fail(op, fmt::format("expected gates (B, {} H) and a state (B, H) but got {} and {}", parts, to_string(gates.shape()),
                          to_string(state.shape())));
@@ -88,26 +85,28 @@ GRUGradients gru_gradients(const Tensor& x, const Tensor& products, const Tensor
   return {cat({dr, dz, dn}, 1), cat({dr, dz, dn * made.r}, 1), g * made.z};
 }
 
-}  // namespace
+struct LSTMCell {
+  static constexpr Op op{.name = "lstm_cell", .takes = Takes::floating};
 
-LSTMState lstm_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& c) {
-  check_one_device("lstm_cell", {&x_gates, &h_gates, &c});
-  check_cell("lstm_cell", x_gates, c, 4);
-  check_cell("lstm_cell", h_gates, c, 4);
-  Tensor h_after, c_after;
-  if (has_kernel({&x_gates, &h_gates, &c})) {
-    const Tensor x = contiguous(x_gates), h = contiguous(h_gates), before = contiguous(c);
-    h_after = empty_like(before);
-    c_after = empty_like(before);
-    on_cpu([&](auto dev) { kernels::lstm_cell(dev, x.view(), h.view(), before.view(), h_after.view(), c_after.view()); });
-  } else {
-    const NoGrad unrecorded;
-    const LSTMGates made(widened(x_gates) + widened(h_gates), widened(c), c.size(1));
-    h_after = cast(made.o * made.tanh_c, h_gates.dtype());
-    c_after = cast(made.c, c.dtype());
+  struct Kept {
+    Tensor x, h, c;
+  };
+  Result<Tensors, Kept> forward(const Tensor& x, const Tensor& h, const Tensor& c) const {
+    check_cell(op.name, x, c, 4);
+    check_cell(op.name, h, c, 4);
+    if (!has_kernel({&x, &h, &c})) {
+      const NoGrad unrecorded;
+      const LSTMGates made(widened(x) + widened(h), widened(c), c.size(1));
+      return {{cast(made.o * made.tanh_c, h.dtype()), cast(made.c, c.dtype())}, {x, h, c}};
+    }
+    const Tensor xs = contiguous(x), hs = contiguous(h), before = contiguous(c);
+    const Tensor h_after = empty_like(before), c_after = empty_like(before);
+    on_cpu([&](auto dev) { kernels::lstm_cell(dev, xs.view(), hs.view(), before.view(), h_after.view(), c_after.view()); });
+    return {{h_after, c_after}, {x, h, c}};
   }
-  const auto backward = [](const Backward& call) -> Tensors {
-    const Tensor x = call.saved(0), h = call.saved(1), before = call.saved(2), dh = call.grad(0), dc = call.grad(1);
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const auto& [x, h, before] = kept;
+    const Tensor &dh = call.grad(0), &dc = call.grad(1);
     if (!context().grad && has_kernel({&x, &h, &before})) {
       const Tensor xs = contiguous(x), hs = contiguous(h), cs = contiguous(before), gh = contiguous_or_none(dh),
                    gc = contiguous_or_none(dc);
@@ -119,28 +118,31 @@ LSTMState lstm_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& 
     }
     const auto [d, d_before] = lstm_gradients(widened(x) + widened(h), widened(before), widened(dh), widened(dc));
     return {cast(d, x.dtype()), cast(d, h.dtype()), cast(d_before, before.dtype())};
-  };
-  const Tensors after = record_all("lstm_cell", {h_after, c_after}, {x_gates, h_gates, c}, {x_gates, h_gates, c}, backward);
-  return {after[0], after[1]};
-}
-
-Tensor gru_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& h) {
-  check_one_device("gru_cell", {&x_gates, &h_gates, &h});
-  check_cell("gru_cell", x_gates, h, 3);
-  check_cell("gru_cell", h_gates, h, 3);
-  Tensor after;
-  if (has_kernel({&x_gates, &h_gates, &h})) {
-    const Tensor x = contiguous(x_gates), products = contiguous(h_gates), before = contiguous(h);
-    after = empty_like(before);
-    on_cpu([&](auto dev) { kernels::gru_cell(dev, x.view(), products.view(), before.view(), after.view()); });
-  } else {
-    const NoGrad unrecorded;
-    const Tensor before = widened(h);
-    const GRUGates made(widened(x_gates), widened(h_gates), h.size(1));
-    after = cast(made.n + made.z * (before - made.n), h.dtype());
   }
-  return record("gru_cell", after, {x_gates, h_gates, h}, {x_gates, h_gates, h}, [](const Backward& call) -> Tensors {
-    const Tensor x = call.saved(0), products = call.saved(1), before = call.saved(2), g = call.grad();
+};
+
+struct GRUCell {
+  static constexpr Op op{.name = "gru_cell", .takes = Takes::floating};
+
+  struct Kept {
+    Tensor x, products, h;
+  };
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& products, const Tensor& h) const {
+    check_cell(op.name, x, h, 3);
+    check_cell(op.name, products, h, 3);
+    if (!has_kernel({&x, &products, &h})) {
+      const NoGrad unrecorded;
+      const Tensor before = widened(h);
+      const GRUGates made(widened(x), widened(products), h.size(1));
+      return {cast(made.n + made.z * (before - made.n), h.dtype()), {x, products, h}};
+    }
+    const Tensor xs = contiguous(x), ps = contiguous(products), before = contiguous(h), after = empty_like(before);
+    on_cpu([&](auto dev) { kernels::gru_cell(dev, xs.view(), ps.view(), before.view(), after.view()); });
+    return {after, {x, products, h}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const auto& [x, products, before] = kept;
+    const Tensor& g = call.grad();
     if (!context().grad && has_kernel({&x, &products, &before})) {
       const Tensor xs = contiguous(x), ps = contiguous(products), hs = contiguous(before), gs = contiguous(g);
       const Tensor dx = empty_like(xs), dp = empty_like(ps), dh = empty_like(hs);
@@ -149,7 +151,16 @@ Tensor gru_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& h) {
     }
     const GRUGradients d = gru_gradients(widened(x), widened(products), widened(before), widened(g));
     return {cast(d.x_gates, x.dtype()), cast(d.h_gates, products.dtype()), cast(d.h, before.dtype())};
-  });
+  }
+};
+
+}  // namespace
+
+LSTMState lstm_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& c) {
+  const Tensors after = call(LSTMCell{}, x_gates, h_gates, c);
+  return {after[0], after[1]};
 }
+
+Tensor gru_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& h) { return call(GRUCell{}, x_gates, h_gates, h); }
 
 }  // namespace tern

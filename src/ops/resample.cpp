@@ -4,7 +4,6 @@
 
 #include "ops/conv.h"
 #include "ops/copy.h"
-#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
@@ -35,39 +34,45 @@ std::int64_t transposed_size(const char* op, const ConvTransposeOptions& o, std:
   return whole - removed;
 }
 
+struct ConvTranspose2d {
+  static constexpr Op op{.name = "conv_transpose2d", .autocast = CastTo::lower};
+  ConvTransposeOptions o;
+
+  Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) const {
+    if (x.dims() != 4 || weight.dims() != 4)
+      fail(op.name, fmt::format("expected images (B, C, H, W) and weights (C, O / groups, kh, kw) but got {} and {}", to_string(x.shape()),
+                                to_string(weight.shape())));
+    const std::int64_t groups = o.groups, in = x.size(1), out = weight.size(1);  // channels; `out` of a group
+    if (groups < 1 || weight.size(0) != in || in % groups != 0)
+      fail(op.name, fmt::format("expected weights (C, O / groups, ...) with {} channels in {} groups but got {}", in, groups,
+                                to_string(weight.shape())));
+    for (const Tensor* other : {&weight, &bias})
+      if (other->defined() && (other->dtype() != x.dtype() || !is_floating(x.dtype())))
+        fail(op.name, fmt::format("expected operands of one floating dtype but got {} and {}", name(x.dtype()), name(other->dtype())));
+    if (bias.defined() && bias.shape() != Shape{checked_mul(op.name, out, groups)})
+      fail(op.name, fmt::format("expected a bias ({},) but got {}", out * groups, to_string(bias.shape())));
+    const std::int64_t height = transposed_size(op.name, o, 0, x.size(2), weight.size(2));
+    const std::int64_t width = transposed_size(op.name, o, 1, x.size(3), weight.size(3));
+
+    const NoAutocast chosen;
+    // On the CPU in f32, as conv2d: columns of 16 bits would be rounded before fold adds them.
+    const bool is_wide = x.device() == cpu;
+    const auto wide = [&](const Tensor& t) { return is_wide && t.defined() ? detail::widened(t) : t; };
+    const std::int64_t batch = x.size(0), pixels = x.size(2) * x.size(3), rows = out * weight.size(2) * weight.size(3);
+    const Tensor images = reshape(wide(x), {batch, groups, in / groups, pixels});
+    const Tensor taps = transpose(reshape(wide(weight), {groups, in / groups, rows}), 1, 2);
+    const Tensor columns = reshape(matmul(taps, images), {batch, groups * rows, pixels});
+    Tensor y = fold(columns, height, width,
+                    {.kernel = {weight.size(2), weight.size(3)}, .stride = o.stride, .padding = o.padding, .dilation = o.dilation});
+    if (bias.defined()) y = y + reshape(wide(bias), {bias.size(0), 1, 1});
+    return cast(y, x.dtype());
+  }
+};
+
 }  // namespace
 
-Tensor conv_transpose2d(const Tensor& x_, const Tensor& weight_, const Tensor& bias_, const ConvTransposeOptions& o) {
-  constexpr const char* op = "conv_transpose2d";
-  check_one_device(op, {&x_, &weight_, &bias_});
-  const Tensor x = detail::autocast(op, x_), weight = detail::autocast(op, weight_), bias = detail::autocast(op, bias_);
-  if (x.dims() != 4 || weight.dims() != 4)
-    fail(op, fmt::format("expected images (B, C, H, W) and weights (C, O / groups, kh, kw) but got {} and {}", to_string(x.shape()),
-                         to_string(weight.shape())));
-  const std::int64_t groups = o.groups, in = x.size(1), out = weight.size(1);  // channels; `out` of a group
-  if (groups < 1 || weight.size(0) != in || in % groups != 0)
-    fail(op, fmt::format("expected weights (C, O / groups, ...) with {} channels in {} groups but got {}", in, groups,
-                         to_string(weight.shape())));
-  for (const Tensor* other : {&weight, &bias})
-    if (other->defined() && (other->dtype() != x.dtype() || !is_floating(x.dtype())))
-      fail(op, fmt::format("expected operands of one floating dtype but got {} and {}", name(x.dtype()), name(other->dtype())));
-  if (bias.defined() && bias.shape() != Shape{checked_mul(op, out, groups)})
-    fail(op, fmt::format("expected a bias ({},) but got {}", out * groups, to_string(bias.shape())));
-  const std::int64_t height = transposed_size(op, o, 0, x.size(2), weight.size(2));
-  const std::int64_t width = transposed_size(op, o, 1, x.size(3), weight.size(3));
-
-  const NoAutocast chosen;
-  // On the CPU in f32, as conv2d: columns of 16 bits would be rounded before fold adds them.
-  const bool is_wide = x.device() == cpu;
-  const auto wide = [&](const Tensor& t) { return is_wide && t.defined() ? detail::widened(t) : t; };
-  const std::int64_t batch = x.size(0), pixels = x.size(2) * x.size(3), rows = out * weight.size(2) * weight.size(3);
-  const Tensor images = reshape(wide(x), {batch, groups, in / groups, pixels});
-  const Tensor taps = transpose(reshape(wide(weight), {groups, in / groups, rows}), 1, 2);
-  const Tensor columns = reshape(matmul(taps, images), {batch, groups * rows, pixels});
-  Tensor y = fold(columns, height, width,
-                  {.kernel = {weight.size(2), weight.size(3)}, .stride = o.stride, .padding = o.padding, .dilation = o.dilation});
-  if (bias.defined()) y = y + reshape(wide(bias), {bias.size(0), 1, 1});
-  return cast(y, x.dtype());
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvTransposeOptions& o) {
+  return call(ConvTranspose2d{o}, x, weight, bias);
 }
 
 namespace {

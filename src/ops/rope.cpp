@@ -6,9 +6,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/kernels/rope.h"
+#include "ops/op.h"
 #include "ops/view.h"
 
 namespace tern {
@@ -52,19 +52,33 @@ static Tensor empty_in_order_of(const Tensor& x) {
   return transpose(empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.dtype(), x.device()), 1, 2);
 }
 
-/// A rotation is orthogonal: its derivative rotates back.
-static Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads, RopePairs pairs, bool inverse) {
-  const Tensor source = x.strides().back() == 1 || x.size(-1) <= 1 ? x : clone(x);
-  Tensor y = empty_in_order_of(source);
-  const bool halves = pairs == RopePairs::halves;
-  on(y.device(), [&](auto dev) { kernels::rope(dev, source.view(), table.view(), y.view(), heads, halves, inverse); });
-  return record(
-      "rope", y, {source}, {table}, Linear{[&](const Tensors& t) -> Tensors { return {rotated(t[0], table, heads, pairs, inverse)}; }},
-      [heads, pairs, inverse](const Backward& call) -> Tensors { return {rotated(call.grad(), call.saved(0), heads, pairs, !inverse)}; });
-}
+namespace {
+
+/// A rotation is orthogonal: its derivative rotates back. The table is a constant.
+struct Rope {
+  static constexpr Op op{.name = "rope", .tangent = Tangent::product};
+  std::int64_t heads;
+  RopePairs pairs;
+  bool inverse = false;
+
+  struct Kept {
+    Tensor table;
+  };
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& table) const {
+    const Tensor source = x.strides().back() == 1 || x.size(-1) <= 1 ? x : clone(x);
+    const Tensor y = empty_in_order_of(source);
+    const bool halves = pairs == RopePairs::halves;
+    on(y.device(), [&](auto dev) { kernels::rope(dev, source.view(), table.view(), y.view(), heads, halves, inverse); });
+    return {y, {table}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    return {tern::call(Rope{heads, pairs, !inverse}, call.grad(), kept.table)};
+  }
+};
+
+}  // namespace
 
 Tensor rope(const Tensor& x, const Tensor& table, std::optional<std::int64_t> heads, RopePairs pairs) {
-  check_one_device("rope", {&x, &table});
   if (!is_floating(x.dtype()) || !is_floating(table.dtype()))
     fail("rope", fmt::format("expected floating x and table but got {} and {}", name(x.dtype()), name(table.dtype())));
   if (x.dims() != 4 || table.dims() != 3 || x.size(3) % 2 != 0 || table.size(0) < x.size(2) || table.size(1) != x.size(3) / 2 ||
@@ -74,7 +88,7 @@ Tensor rope(const Tensor& x, const Tensor& table, std::optional<std::int64_t> he
   if (heads && (*heads < 0 || *heads > x.size(1)))
     fail("rope", fmt::format("expected at most the {} heads of x but got {}", x.size(1), *heads));
   const Tensor angles = contiguous(cast(slice(table.detach(), 0, 0, x.size(2)), x.dtype() == DType::f64 ? DType::f64 : DType::f32));
-  return rotated(x, angles, heads.value_or(x.size(1)), pairs, false);
+  return call(Rope{heads.value_or(x.size(1)), pairs}, x, angles);
 }
 
 }  // namespace tern
