@@ -151,7 +151,7 @@ nb::object apply(const nb::object& type, const nb::object& context, const nb::ar
   std::vector<detail::TensorSpec> specs;
   for (const Tensor& x : inputs) specs.push_back({x.shape(), x.dtype()});
   const std::shared_ptr<RecordedCall> shared = std::move(recorded);
-  outputs = record_all(name, outputs, inputs, saved, [shared, specs, name](const Backward& call) {
+  outputs = record_all({name}, outputs, inputs, saved, [shared, specs, name](const Backward& call) {
     Tensors gradients;
     {
       const nb::gil_scoped_acquire held;

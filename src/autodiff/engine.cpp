@@ -236,7 +236,7 @@ Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Ten
     const GradMode recorded(true);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].defined() || !call.needs(i)) continue;
-      own[i] = record("input", inputs[i].detach(), {inputs[i]}, {}, Symmetric{},
+      own[i] = record({.name = "input", .tangent = Tangent::symmetric}, inputs[i].detach(), {inputs[i]}, {},
                       [](const Backward& gradient) -> Tensors { return {gradient.grad()}; });
       if (!own[i].requires_grad()) own[i].set_requires_grad();
       wanted[i] = edge_of(own[i]);

@@ -16,7 +16,7 @@ void detail::forbid_second_derivative(const char* op, const Backward& call, Tens
   if (sources.empty()) return;
   for (Tensor& gradient : gradients) {
     if (!gradient.defined() || (gradient.requires_grad() && !every)) continue;
-    gradient = record(op, gradient.detach(), sources, {}, [op](const Backward&) -> Tensors {
+    gradient = record({op}, gradient.detach(), sources, {}, [op](const Backward&) -> Tensors {
       fail(op, "expected a backward written in ops, but this one is once differentiable: its gradient has no history, or says so");
     });
   }

@@ -43,7 +43,7 @@ struct Function {
     // Kernels that receive a gradient of another shape would read out of bounds.
     const auto spec = [](const Tensor& x) { return x.defined() ? detail::TensorSpec{x.shape(), x.dtype()} : detail::TensorSpec{}; };
     const std::array<detail::TensorSpec, sizeof...(Inputs)> specs = {spec(inputs)...};
-    return record("function", output, {inputs...}, saved, [specs](const Backward& call) {
+    return record({"function"}, output, {inputs...}, saved, [specs](const Backward& call) {
       Tensors gradients = Derived::backward(call);
       detail::check_gradient_specs("function", specs, gradients);
       constexpr bool is_once = requires { requires Derived::once_differentiable; };

@@ -48,7 +48,8 @@ Tensor sum_of_gradients(const Tensor& a, const Tensor& b) {
                      to_string(a.shape()), to_string(a.device()), name(b.dtype()), to_string(b.shape()), to_string(b.device())));
   const Tensor sum = empty_like(a);
   on(sum.device(), [&](auto dev) { kernels::binary(dev, functors::Add{}, a.view(), b.view(), sum.view()); });
-  return record("add", sum, {a, b}, {}, Symmetric{}, [](const Backward& call) -> Tensors { return {call.grad(), call.grad()}; });
+  return record({.name = "add", .tangent = Tangent::symmetric}, sum, {a, b}, {},
+                [](const Backward& call) -> Tensors { return {call.grad(), call.grad()}; });
 }
 
 }  // namespace tern::detail

@@ -163,7 +163,7 @@ TEST_CASE("Costly results are kept as the policy says") {
       const Tensor y = exp(x) + costly(first, x);
       const Tensor z = exp(y) + x;
       const Tensor kept = costly(last, z);
-      return record("identity", kept, {z}, {z}, [](const Backward& call) -> Tensors { return {call.grad() + 0 * call.saved(0)}; });
+      return record({"identity"}, kept, {z}, {z}, [](const Backward& call) -> Tensors { return {call.grad() + 0 * call.saved(0)}; });
     };
     const Tensor x = full({3}, 0.5).set_requires_grad();
     sum(checkpoint(f, x, policy)).backward();

@@ -105,7 +105,7 @@ TEST_CASE("A gradient on another device than its tensor is an error that names b
   Tensor x = sample({2}).set_requires_grad();
   CHECK(message_of([&] { x.backward(elsewhere(x)); }) == expected);
   // One that a user's op returns for a leaf.
-  const Tensor y = record("mine", clone(x.detach()), {x}, {}, [&](const Backward&) -> Tensors { return {elsewhere(x)}; });
+  const Tensor y = record({"mine"}, clone(x.detach()), {x}, {}, [&](const Backward&) -> Tensors { return {elsewhere(x)}; });
   CHECK(message_of([&] { sum(y).backward(); }) == expected);
   CHECK_FALSE(x.grad().defined());
 }
