@@ -51,12 +51,15 @@ const Rows& table() {
   return rows;
 }
 
-/// The functions that a header declares at namespace scope, whatever they return.
+/// The functions that a header declares at namespace scope, but for namespace detail, whatever they return.
 static std::set<std::string> declared_functions(const std::filesystem::path& header) {
   std::ifstream file(header);
   std::stringstream text;
   text << file.rdbuf();
-  const std::string source = text.str();
+  std::string source = text.str();
+  const std::string detail = "\nnamespace detail {", end_of_detail = "\n}  // namespace detail";
+  for (std::size_t begin = 0; (begin = source.find(detail)) != std::string::npos;)
+    source.erase(begin, source.find(end_of_detail, begin) + end_of_detail.size() - begin);
   static const std::regex declaration(R"((?:^|\n)[A-Za-z_][\w:<>,&* ]*[&*\s](operator[^(\s]+|\w+)\()");
   std::set<std::string> names;
   for (std::sregex_iterator i(source.begin(), source.end(), declaration), end; i != end; ++i) names.insert((*i)[1]);
@@ -64,8 +67,8 @@ static std::set<std::string> declared_functions(const std::filesystem::path& hea
 }
 
 /// The functions of src/ops/*.h that are no ops: they compute nothing from tensors, or check a function that the caller has.
-static const std::set<std::string> not_ops = {"has_matmul_precision", "checkpoint", "checkpoint_policy_of", "name", "gradcheck",
-                                              "gradgradcheck",        "has_linalg"};
+static const std::set<std::string> not_ops = {
+    "has_matmul_precision", "checkpoint", "checkpoint_policy_of", "name", "gradcheck", "gradgradcheck", "has_linalg", "call"};
 
 static std::set<std::string> public_ops() {
   std::set<std::string> names;
