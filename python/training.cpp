@@ -1,5 +1,6 @@
 // Optimizers, the training step, schedules and averages (train/).
 #include <limits>
+#include <utility>
 
 #include "names.h"
 #include "train/clip.h"
@@ -52,72 +53,42 @@ void bind_optimizer(nb::module_& m) {
           "the names that were missing and those that were unexpected.");
 }
 
-template <class Adam, class Options>
+/// Binds the optimizer of a rule, whose options, names and members, are keywords.
+template <class Options, class... T>
+void rule(nb::module_& m, const char* name, std::pair<const char*, T Options::*>... options) {
+  using Of = train::OptimizerOf<Options>;
+  const Options usual{};
+  const auto made = [options...](T... values) {
+    Options result{};
+    ((result.*options.second = values), ...);
+    return result;
+  };
+  nb::class_<Of, train::Optimizer>(m, name)
+      .def(
+          "__init__", [made](Of* self, const Tensors& parameters, T... values) { new (self) Of(parameters, made(values...)); },
+          "parameters"_a, nb::kw_only(), (nb::arg(options.first) = usual.*options.second)...)
+      .def(
+          "add_group", [made](Of& self, const Tensors& parameters, T... values) { self.add_group({parameters, made(values...)}); },
+          "parameters"_a, nb::kw_only(), (nb::arg(options.first) = usual.*options.second)..., "One more group, also between steps.");
+}
+
+template <class Options>
 void adam(nb::module_& m, const char* name) {
-  const Options given{};
-  nb::class_<Adam, train::Optimizer>(m, name)
-      .def(
-          "__init__",
-          [](Adam* self, const Tensors& parameters, double lr, double beta1, double beta2, double eps, double weight_decay) {
-            new (self) Adam(parameters, Options{lr, beta1, beta2, eps, weight_decay});
-          },
-          "parameters"_a, nb::kw_only(), "lr"_a = given.lr, "beta1"_a = given.beta1, "beta2"_a = given.beta2, "eps"_a = given.eps,
-          "weight_decay"_a = given.weight_decay)
-      .def(
-          "add_group",
-          [](Adam& self, const Tensors& parameters, double lr, double beta1, double beta2, double eps, double weight_decay) {
-            self.add_group({parameters, Options{lr, beta1, beta2, eps, weight_decay}});
-          },
-          "parameters"_a, nb::kw_only(), "lr"_a = given.lr, "beta1"_a = given.beta1, "beta2"_a = given.beta2, "eps"_a = given.eps,
-          "weight_decay"_a = given.weight_decay, "One more group, also between steps.");
+  rule(m, name, std::pair("lr", &Options::lr), std::pair("beta1", &Options::beta1), std::pair("beta2", &Options::beta2),
+       std::pair("eps", &Options::eps), std::pair("weight_decay", &Options::weight_decay));
 }
 
 void bind_rules(nb::module_& m) {
-  nb::class_<train::SGD, train::Optimizer>(m, "SGD")
-      .def(
-          "__init__",
-          [](train::SGD* self, const Tensors& parameters, double lr, double momentum, double weight_decay, bool nesterov) {
-            new (self) train::SGD(parameters, {lr, momentum, weight_decay, nesterov});
-          },
-          "parameters"_a, nb::kw_only(), "lr"_a = 1e-2, "momentum"_a = 0, "weight_decay"_a = 0, "nesterov"_a = false)
-      .def(
-          "add_group",
-          [](train::SGD& self, const Tensors& parameters, double lr, double momentum, double weight_decay, bool nesterov) {
-            self.add_group({parameters, {lr, momentum, weight_decay, nesterov}});
-          },
-          "parameters"_a, nb::kw_only(), "lr"_a = 1e-2, "momentum"_a = 0, "weight_decay"_a = 0, "nesterov"_a = false);
-  adam<train::Adam, train::AdamOptions>(m, "Adam");
-  adam<train::AdamW, train::AdamWOptions>(m, "AdamW");
-  nb::class_<train::Lion, train::Optimizer>(m, "Lion")
-      .def(
-          "__init__",
-          [](train::Lion* self, const Tensors& parameters, double lr, double beta1, double beta2, double weight_decay) {
-            new (self) train::Lion(parameters, {lr, beta1, beta2, weight_decay});
-          },
-          "parameters"_a, nb::kw_only(), "lr"_a = 1e-4, "beta1"_a = 0.9, "beta2"_a = 0.99, "weight_decay"_a = 0)
-      .def(
-          "add_group",
-          [](train::Lion& self, const Tensors& parameters, double lr, double beta1, double beta2, double weight_decay) {
-            self.add_group({parameters, {lr, beta1, beta2, weight_decay}});
-          },
-          "parameters"_a, nb::kw_only(), "lr"_a = 1e-4, "beta1"_a = 0.9, "beta2"_a = 0.99, "weight_decay"_a = 0);
-  const train::RMSpropOptions rms{};
-  const auto rms_options = [](double lr, double alpha, double eps, double weight_decay, double momentum, bool centered) {
-    return train::RMSpropOptions{lr, alpha, eps, weight_decay, momentum, centered};
-  };
-  nb::class_<train::RMSprop, train::Optimizer>(m, "RMSprop", "The gradient over the root of its mean square. Tieleman & Hinton, 2012.")
-      .def(
-          "__init__",
-          [=](train::RMSprop* self, const Tensors& parameters, double lr, double alpha, double eps, double weight_decay, double momentum,
-              bool centered) { new (self) train::RMSprop(parameters, rms_options(lr, alpha, eps, weight_decay, momentum, centered)); },
-          "parameters"_a, nb::kw_only(), "lr"_a = rms.lr, "alpha"_a = rms.alpha, "eps"_a = rms.eps, "weight_decay"_a = rms.weight_decay,
-          "momentum"_a = rms.momentum, "centered"_a = rms.centered)
-      .def(
-          "add_group",
-          [=](train::RMSprop& self, const Tensors& parameters, double lr, double alpha, double eps, double weight_decay, double momentum,
-              bool centered) { self.add_group({parameters, rms_options(lr, alpha, eps, weight_decay, momentum, centered)}); },
-          "parameters"_a, nb::kw_only(), "lr"_a = rms.lr, "alpha"_a = rms.alpha, "eps"_a = rms.eps, "weight_decay"_a = rms.weight_decay,
-          "momentum"_a = rms.momentum, "centered"_a = rms.centered);
+  using train::LionOptions, train::RMSpropOptions, train::SGDOptions;
+  rule(m, "SGD", std::pair("lr", &SGDOptions::lr), std::pair("momentum", &SGDOptions::momentum),
+       std::pair("weight_decay", &SGDOptions::weight_decay), std::pair("nesterov", &SGDOptions::nesterov));
+  adam<train::AdamOptions>(m, "Adam");
+  adam<train::AdamWOptions>(m, "AdamW");
+  rule(m, "Lion", std::pair("lr", &LionOptions::lr), std::pair("beta1", &LionOptions::beta1), std::pair("beta2", &LionOptions::beta2),
+       std::pair("weight_decay", &LionOptions::weight_decay));
+  rule(m, "RMSprop", std::pair("lr", &RMSpropOptions::lr), std::pair("alpha", &RMSpropOptions::alpha),
+       std::pair("eps", &RMSpropOptions::eps), std::pair("weight_decay", &RMSpropOptions::weight_decay),
+       std::pair("momentum", &RMSpropOptions::momentum), std::pair("centered", &RMSpropOptions::centered));
   const train::MuonOptions muon{};
   const train::AdamWOptions adam{};
   nb::class_<train::Muon, train::Optimizer>(m, "Muon").def(
