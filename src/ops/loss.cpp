@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
-#include "autodiff/vjp.h"
 #include "ops/copy.h"
-#include "ops/detail/autocast.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/kernels/copy.h"
@@ -49,11 +48,11 @@ struct Tokens {
 };
 
 /// Targets of logits (..., V), flattened and checked; `logits` is their shape.
-Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const Tensor& targets_, const CrossEntropyOptions& options) {
-  const Tensor& weights = options.token_weights;
-  check_one_device(op, {&x, &targets_, &weights});
+Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const Tensor& given, const CrossEntropyOptions& options) {
+  check_one_device(op, {&x, &given, &options.token_weights});
   if (!is_floating(x.dtype())) fail(op, fmt::format("expected floating logits but got {}", name(x.dtype())));
-  const Tensor targets = detail::as_indices(op, targets_);
+  const Tensor targets = detail::as_indices(op, given);
+  const Tensor& weights = options.token_weights;
   Shape expected = logits;
   if (!expected.empty()) expected.pop_back();
   if (logits.empty() || targets.shape() != expected || (weights.defined() && weights.shape() != expected))
@@ -102,27 +101,41 @@ kernels::LossGradient of_losses(const Tensor& g, const Tensor& total, std::int64
   return {each, view_of(total)};
 }
 
-}  // namespace
+/// Losses of rows of logits (N, V). The kernels compute 16-bit logits in float32: autocast has nothing to cast.
+struct CrossEntropy {
+  static constexpr Op op{.name = "cross_entropy"};
+  LabelOptions labels;
+  Reduction reduction;
 
-/// (Autocast's rule is float32, which the kernels compute in for any dtype of the logits: there is nothing to cast.)
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
-  const Tokens tokens = flat_tokens("cross_entropy", logits, logits.shape(), targets, options);
-  Tensor x = reshape(logits, {targets.numel(), logits.size(-1)});
-  if (x.strides()[1] != 1) x = contiguous(x);
-  const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device()), lse = empty_like(losses);
-  on(x.device(), [&](auto dev) { kernels::cross_entropy(dev, x.view(), tokens.view(), lse.view(), losses.view()); });
-  const auto [value, total] = reduce(losses, tokens, options.reduction);
-  const auto backward = [labels = tokens.labels](const Backward& call) -> Tensors {
-    const Tensor rows = call.saved(0), kept_total = call.saved(4), &g = call.grad();
-    const Tokens kept{call.saved(2), call.saved(3), labels};
-    if (context().grad) return vjp(call, {rows}, [&](const Tensors& in) -> Tensors { return {composed_losses(in[0], kept, kept_total)}; });
-    const Tensor dx = empty(rows.shape(), rows.dtype(), rows.device());
+  struct Kept {
+    Tensor x, lse, targets, weights, total;
+  };
+  Result<Tensor, Kept> forward(const Tensor& rows, const Tensor& targets, const Tensor& weights) const {
+    const Tensor x = rows.strides()[1] == 1 ? rows : contiguous(rows);
+    const Tokens tokens{targets, weights, labels};
+    const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device()), lse = empty_like(losses);
+    on(x.device(), [&](auto dev) { kernels::cross_entropy(dev, x.view(), tokens.view(), lse.view(), losses.view()); });
+    const auto [value, total] = reduce(losses, tokens, reduction);
+    return {value, {x, lse, targets, weights, total}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor& x = kept.x;
+    const Tokens tokens{kept.targets, kept.weights, labels};
+    if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {composed_losses(in[0], tokens, kept.total)}; });
+    const Tensor dx = empty(x.shape(), x.dtype(), x.device());
     on(dx.device(), [&](auto dev) {
-      kernels::cross_entropy_grad(dev, rows.view(), call.saved(1).view(), kept.view(), of_losses(g, kept_total, rows.size(0)), dx.view());
+      kernels::cross_entropy_grad(dev, x.view(), kept.lse.view(), tokens.view(), of_losses(call.grad(), kept.total, x.size(0)), dx.view());
     });
     return {dx};
-  };
-  const Tensor result = record("cross_entropy", value, {x}, {x, lse, tokens.targets, tokens.weights, total}, backward);
+  }
+};
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  const Tokens tokens = flat_tokens(CrossEntropy::op.name, logits, logits.shape(), targets, options);
+  const Tensor rows = reshape(logits, {targets.numel(), logits.size(-1)});
+  const Tensor result = call(CrossEntropy{tokens.labels, options.reduction}, rows, tokens.targets, tokens.weights);
   return options.reduction == Reduction::none ? reshape(result, targets.shape()) : result;
 }
 
@@ -271,13 +284,6 @@ void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View&
   });
 }
 
-/// Gradients of x, weight and bias by the reference, for a higher order.
-Tensors gradients_by_reference(const Backward& call, LabelOptions labels) {
-  const Tokens tokens{call.saved(3), call.saved(4), labels};
-  return vjp(call, {call.saved(0), call.saved(1), call.saved(2)},
-             [&](const Tensors& in) -> Tensors { return {composed_losses(linear(in[0], in[1], in[2]), tokens, call.saved(5))}; });
-}
-
 HeadGradients make_gradients(const LmHead& head, bool rows, bool weight, bool bias) {
   const auto made = [](const Tensor& x, bool wanted) { return wanted ? empty(x.shape(), x.dtype(), x.device()) : Tensor(); };
   return {made(head.rows, rows), made(head.weight, weight), made(head.bias, bias)};
@@ -298,80 +304,161 @@ Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGra
   return gradients;
 }
 
-/// Mean or sum of the losses of rows of logits.
-Tensor reduced_losses(const LmHead& head, const Tokens& tokens, Reduction reduction, std::int64_t chunk_rows) {
-  const auto& [x, weight, bias] = head;
-  HeadGradients gradients;
-  if (needs_record({x, weight, bias}))
-    gradients = make_gradients(head, x.requires_grad(), weight.requires_grad(), bias.defined() && bias.requires_grad());
-  const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
-  chunked_cross_entropy(head, tokens, {}, losses, gradients, chunk_rows);
-  const auto [value, total] = reduce(losses, tokens, reduction);
-  const auto backward = [labels = tokens.labels](const Backward& call) -> Tensors {
-    if (context().grad) return gradients_by_reference(call, labels);
-    const kernels::LossGradient of_loss{call.grad().view(), call.saved(5).view()};
-    return scaled(call, {call.saved(6), call.saved(7), call.saved(8)}, of_loss);
-  };
-  return record("linear_cross_entropy", value, {x, weight, bias},
-                {x, weight, bias, tokens.targets, tokens.weights, total, gradients.rows, gradients.weight, gradients.bias}, backward);
-}
+/// Losses of a head's rows.
+struct ChunkedCrossEntropy {
+  static constexpr Op op{.name = "linear_cross_entropy"};
+  LabelOptions labels;
+  Reduction reduction;
+  std::int64_t chunk_rows;
 
-/// Loss of each row of logits.
-Tensor losses_of_rows(const LmHead& head, const Tokens& tokens, std::int64_t chunk_rows) {
-  const auto& [x, weight, bias] = head;
-  const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
-  chunked_cross_entropy(head, tokens, {}, losses, {}, chunk_rows);
-  const auto backward = [labels = tokens.labels, chunk_rows](const Backward& call) -> Tensors {
-    if (context().grad) return gradients_by_reference(call, labels);
-    const Tokens kept{call.saved(3), call.saved(4), labels};
-    const LmHead again{call.saved(0), call.saved(1), call.saved(2)};
-    const GradientTarget weight_target = call.sink(1, again.weight.shape(), again.weight);
-    HeadGradients gradients = make_gradients(again, call.needs(0), false, call.needs(2));
-    gradients.weight = weight_target.gradient;
-    gradients.weight_write = weight_target.write;
-    chunked_cross_entropy(again, kept, call.grad().view(), empty_like(call.grad()), gradients, chunk_rows);
-    return {gradients.rows, weight_target.result(), gradients.bias};
+  struct Kept {
+    Tensor x, weight, bias, targets, token_weights, total;
+    Tensor dx, dweight, dbias;  ///< gradients of the sum of the losses, if they are reduced
   };
-  return record("linear_cross_entropy", losses, {x, weight, bias}, {x, weight, bias, tokens.targets, tokens.weights, Tensor()}, backward);
-}
+  Result<Tensor, Kept> forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets,
+                               const Tensor& token_weights) const {
+    const LmHead head{x, weight, bias};
+    const Tokens tokens{targets, token_weights, labels};
+    HeadGradients d;
+    if (reduction != Reduction::none && needs_record({x, weight, bias}))
+      d = make_gradients(head, x.requires_grad(), weight.requires_grad(), bias.defined() && bias.requires_grad());
+    const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
+    chunked_cross_entropy(head, tokens, {}, losses, d, chunk_rows);
+    const auto [value, total] = reduce(losses, tokens, reduction);
+    return {value, {x, weight, bias, targets, token_weights, total, d.rows, d.weight, d.bias}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const LmHead head{kept.x, kept.weight, kept.bias};
+    const Tokens tokens{kept.targets, kept.token_weights, labels};
+    if (context().grad)
+      return vjp(call, {head.rows, head.weight, head.bias},
+                 [&](const Tensors& in) -> Tensors { return {composed_losses(linear(in[0], in[1], in[2]), tokens, kept.total)}; });
+    if (reduction != Reduction::none) return scaled(call, {kept.dx, kept.dweight, kept.dbias}, {call.grad().view(), kept.total.view()});
+    const GradientTarget dweight = call.sink(1, head.weight.shape(), head.weight);
+    HeadGradients d = make_gradients(head, call.needs(0), false, call.needs(2));
+    d.weight = dweight.gradient;
+    d.weight_write = dweight.write;
+    chunked_cross_entropy(head, tokens, call.grad().view(), empty_like(call.grad()), d, chunk_rows);
+    return {d.rows, dweight.result(), d.bias};
+  }
+};
+
+struct LinearCrossEntropy {
+  static constexpr Op op{.name = "linear_cross_entropy", .autocast = CastTo::lower};
+  CrossEntropyOptions options;
+  std::int64_t chunk_rows;
+
+  Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets) const {
+    if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) || (bias.defined() && bias.shape() != Shape{weight.size(0)}))
+      fail(op.name, fmt::format("expected x (..., D), weight (V, D) and bias (V) but got {}, {} and {}", to_string(x.shape()),
+                                to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+    for (const Tensor* parameter : {&weight, &bias})
+      if (parameter->defined() && parameter->dtype() != x.dtype())
+        fail(op.name, fmt::format("expected parameters of x's dtype {} but got {}", name(x.dtype()), name(parameter->dtype())));
+    if (chunk_rows < 0) fail(op.name, fmt::format("expected chunks of at least one row, or 0, but got {}", chunk_rows));
+    Shape logits = x.shape();
+    logits.back() = weight.size(0);
+    const Tokens tokens = flat_tokens(op.name, x, logits, targets, options);
+    const auto with_rows = [](const Tensor& matrix) {
+      return matrix.strides()[1] == 1 && matrix.strides()[0] >= matrix.size(1) ? matrix : contiguous(matrix);
+    };
+    const Tensor result =
+        call(ChunkedCrossEntropy{tokens.labels, options.reduction, chunk_rows}, with_rows(reshape(x, {targets.numel(), x.size(-1)})),
+             with_rows(weight), bias, tokens.targets, tokens.weights);
+    return options.reduction == Reduction::none ? reshape(result, targets.shape()) : result;
+  }
+};
 
 }  // namespace
 
-Tensor linear_cross_entropy(const Tensor& x_, const Tensor& weight_, const Tensor& bias_, const Tensor& targets,
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets,
                             const CrossEntropyOptions& options, std::int64_t chunk_rows) {
-  const Tensor x = detail::autocast("linear", x_), weight = detail::autocast("linear", weight_), bias = detail::autocast("linear", bias_);
-  check_one_device("linear_cross_entropy", {&x, &weight, &bias, &targets, &options.token_weights});
-  if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) || (bias.defined() && bias.shape() != Shape{weight.size(0)}))
-    fail("linear_cross_entropy", fmt::format("expected x (..., D), weight (V, D) and bias (V) but got {}, {} and {}", to_string(x.shape()),
-                                             to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
-  for (const Tensor* parameter : {&weight, &bias})
-    if (parameter->defined() && parameter->dtype() != x.dtype())
-      fail("linear_cross_entropy",
-           fmt::format("expected parameters of x's dtype {} but got {}", name(x.dtype()), name(parameter->dtype())));
-  if (chunk_rows < 0) fail("linear_cross_entropy", fmt::format("expected chunks of at least one row, or 0, but got {}", chunk_rows));
-  Shape logits = x.shape();
-  logits.back() = weight.size(0);
-  const Tokens tokens = flat_tokens("linear_cross_entropy", x, logits, targets, options);
-  const auto with_rows = [](const Tensor& matrix) {
-    return matrix.strides()[1] == 1 && matrix.strides()[0] >= matrix.size(1) ? matrix : contiguous(matrix);
-  };
-  const LmHead head{with_rows(reshape(x, {targets.numel(), x.size(-1)})), with_rows(weight), bias};
-  if (options.reduction != Reduction::none) return reduced_losses(head, tokens, options.reduction, chunk_rows);
-  return reshape(losses_of_rows(head, tokens, chunk_rows), targets.shape());
+  return call(LinearCrossEntropy{options, chunk_rows}, x, weight, bias, targets);
 }
 
-Tensor mse_loss(const Tensor& a_, const Tensor& b_, const LossOptions& options) {
-  const Tensor a = detail::autocast("mse_loss", a_), b = detail::autocast("mse_loss", b_);
-  check_one_device("mse_loss", {&a, &b});
+// Compositions.
+
+namespace {
+
+Tensor reduced(const Tensor& losses, Reduction reduction, DType dtype) {
+  return cast(reduction == Reduction::none ? losses : reduction == Reduction::sum ? sum(losses) : mean(losses), dtype);
+}
+
+DType check_pair(const char* op, const Tensor& a, const Tensor& b) {
+  check_one_device(op, {&a, &b});
   if (a.shape() != b.shape())
-    fail("mse_loss", fmt::format("expected operands of one shape but got {} and {}", to_string(a.shape()), to_string(b.shape())));
-  if (!is_floating(promote(a.dtype(), b.dtype())))
-    fail("mse_loss", fmt::format("expected a floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
-  const Tensor squared = square(detail::widened(a) - detail::widened(b));
-  return cast(options.reduction == Reduction::none  ? squared
-              : options.reduction == Reduction::sum ? sum(squared)
-                                                    : mean(squared),
-              promote(a.dtype(), b.dtype()));
+    fail(op, fmt::format("expected operands of one shape but got {} and {}", to_string(a.shape()), to_string(b.shape())));
+  if (!is_floating(a.dtype()) || !is_floating(b.dtype()))
+    fail(op, fmt::format("expected floating dtypes but got {} and {}", name(a.dtype()), name(b.dtype())));
+  return promote(a.dtype(), b.dtype());
+}
+
+struct MseLoss {
+  static constexpr Op op{.name = "mse_loss", .autocast = CastTo::f32};
+  Reduction reduction;
+
+  Tensor forward(const Tensor& a, const Tensor& b) const {
+    if (a.shape() != b.shape())
+      fail(op.name, fmt::format("expected operands of one shape but got {} and {}", to_string(a.shape()), to_string(b.shape())));
+    const DType dtype = promote(a.dtype(), b.dtype());
+    if (!is_floating(dtype)) fail(op.name, fmt::format("expected a floating dtype but got {} and {}", name(a.dtype()), name(b.dtype())));
+    return reduced(square(detail::widened(a) - detail::widened(b)), reduction, dtype);
+  }
+};
+
+}  // namespace
+
+Tensor mse_loss(const Tensor& a, const Tensor& b, const LossOptions& options) { return call(MseLoss{options.reduction}, a, b); }
+
+Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& targets, const LossOptions& options) {
+  const DType dtype = check_pair("binary_cross_entropy", probabilities, targets);
+  const Tensor p = detail::widened(probabilities), t = detail::widened(targets);
+  const auto bounded_log = [](const Tensor& x) { return log(clamp(x, 1e-38, INFINITY)); };
+  return reduced(neg(t * bounded_log(p) + (1 - t) * bounded_log(1 - p)), options.reduction, dtype);
+}
+
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targets, const LossOptions& options) {
+  const DType dtype = check_pair("binary_cross_entropy_with_logits", logits, targets);
+  const Tensor x = detail::widened(logits), t = detail::widened(targets);
+  return reduced(t * softplus(neg(x)) + (1 - t) * softplus(x), options.reduction, dtype);
+}
+
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& given, const NllLossOptions& options) {
+  check_one_device("nll_loss", {&log_probabilities, &given});
+  const Tensor targets = detail::as_indices("nll_loss", given), x = detail::widened(log_probabilities);
+  Shape rows = x.shape();
+  if (!rows.empty()) rows.pop_back();
+  if (x.dims() < 1 || targets.shape() != rows || !is_floating(x.dtype()))
+    fail("nll_loss", fmt::format("expected floating log-probabilities (..., V) and targets (...) but got {} {} and {}",
+                                 name(log_probabilities.dtype()), to_string(x.shape()), to_string(targets.shape())));
+  const Tensor is_ignored = eq(targets, static_cast<double>(options.ignore_index));
+  const Tensor picked = squeeze(gather(x, -1, unsqueeze(where(is_ignored, 0.0, targets), -1)), -1);
+  // where, not a factor of 0: an ignored row may hold an infinity.
+  const Tensor losses = where(is_ignored, 0.0, neg(picked));
+  if (options.reduction != Reduction::mean) return reduced(losses, options.reduction, log_probabilities.dtype());
+  return cast(sum(losses) / sum(cast(logical_not(is_ignored), x.dtype())), log_probabilities.dtype());
+}
+
+Tensor kl_div(const Tensor& input, const Tensor& target, const LossOptions& options) {
+  const DType dtype = check_pair("kl_div", input, target);
+  const Tensor x = detail::widened(input), t = detail::widened(target);
+  const Tensor is_zero = eq(t, 0), difference = log(where(is_zero, 1.0, t)) - where(is_zero, 0.0, x);
+  return reduced(t * difference, options.reduction, dtype);
+}
+
+Tensor l1_loss(const Tensor& a, const Tensor& b, const LossOptions& options) {
+  const DType dtype = check_pair("l1_loss", a, b);
+  return reduced(abs(detail::widened(a) - detail::widened(b)), options.reduction, dtype);
+}
+
+Tensor huber_loss(const Tensor& a, const Tensor& b, const HuberLossOptions& options) {
+  const DType dtype = check_pair("huber_loss", a, b);
+  const double delta = options.delta;
+  if (!(delta > 0)) fail("huber_loss", fmt::format("expected delta > 0 but got {}", delta));
+  const Tensor difference = detail::widened(a) - detail::widened(b);
+  // c (d - c / 2) with c = d clamped to +-delta: quadratic within, linear outside, and no large number is squared.
+  const Tensor limited = clamp(difference, -delta, delta);
+  return reduced(limited * (difference - limited * 0.5), options.reduction, dtype);
 }
 
 }  // namespace tern
