@@ -77,6 +77,10 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, co
 
 /// conv2d by columns and products on every device: the reference of the kernels.
 Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
+namespace detail {
+/// composed_conv2d with at most `bytes` of columns in memory at a time, or those of one image.
+Tensor conv2d_by_columns(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options, std::int64_t bytes);
+}  // namespace detail
 
 /// Options of conv1d.
 struct Conv1dOptions {

@@ -146,4 +146,10 @@ Tensor upsample_bilinear(const Tensor& x, const std::array<std::int64_t, 2>& siz
   return cast(interpolated(rows, x.dims() - 1, size[1], align_corners), x.dtype());
 }
 
+Tensor upsample_nearest(const Tensor& x, std::int64_t factor) {
+  if (x.dims() < 2) fail("upsample_nearest", fmt::format("expected images (..., H, W) but got {}", to_string(x.shape())));
+  if (factor < 1) fail("upsample_nearest", fmt::format("expected a factor >= 1 but got {}", factor));
+  return repeat(repeat(x, factor, -2), factor, -1);
+}
+
 }  // namespace tern

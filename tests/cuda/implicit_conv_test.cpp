@@ -7,7 +7,7 @@
 #include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
-#include "ops/kernels/convolution.h"
+#include "ops/kernels/conv.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"

@@ -7,7 +7,6 @@
 #include "catch.h"
 #include "ops/conv.h"
 #include "ops/copy.h"
-#include "ops/detail/column_convolution.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -98,24 +97,18 @@ TEST_CASE("convolutions by columns are the same whatever number of images a prod
   for (const DType dtype : {DType::f64, DType::bf16})
     for (const Shapes& s : shapes) {
       INFO(name(dtype) << " x " << to_string(s.x) << " w " << to_string(s.w));
-      kernels::WindowAxis axes[2];
       std::int64_t of_image = static_cast<std::int64_t>(size_of(dtype)) * s.x[1];
       for (int i = 0; i < 2; ++i) {
         const auto d = static_cast<std::size_t>(i);
         const std::int64_t rest = s.x[2 + i] + 2 * s.options.padding[d] - s.options.dilation[d] * (s.w[2 + i] - 1) - 1;
-        axes[i] = {s.w[2 + i], s.options.stride[d], s.options.padding[d], s.options.dilation[d], rest / s.options.stride[d] + 1};
-        of_image *= axes[i].taps * axes[i].positions;
+        of_image *= s.w[2 + i] * (rest / s.options.stride[d] + 1);
       }
       manual_seed(6);
       // Small integers: sums are exact, in bf16 too before they are rounded, whatever their order.
       const auto integers = [&](const Shape& shape) { return cast(floor(rand(shape) * 3) - 1, dtype); };
       const Tensors operands = {integers(s.x), integers(s.w), integers({s.w[0]})};
       const auto by = [&](std::int64_t bytes) {
-        return all_of(
-            [&](const Tensors& t) {
-              return detail::column_convolution("conv2d", t[0], t[1], t[2], {{axes[0], axes[1]}, s.options.groups}, bytes);
-            },
-            operands);
+        return all_of([&](const Tensors& t) { return detail::conv2d_by_columns(t[0], t[1], t[2], s.options, bytes); }, operands);
       };
       const Tensors wanted = all_of([&](const Tensors& t) { return conv2d(t[0], t[1], t[2], s.options); }, operands);
       for (const std::int64_t images : {1, 3, 1000}) {
@@ -131,11 +124,10 @@ TEST_CASE("convolutions by columns are the same whatever number of images a prod
 
 TEST_CASE("a convolution by columns has few of them at a time and keeps none", "[convolution]") {
   const Tensor x = ones({256, 3, 16, 16}), w = ones({2, 3, 3, 3}).set_requires_grad();
-  const kernels::WindowAxis axis{3, 1, 1, 1, 16};
   const std::size_t of_image = 4 * 3 * 9 * 256, of_all = 256 * of_image, of_y = 4 * 256 * 2 * 256;
   const std::size_t before = memory_statistics(cpu).allocated;
   reset_peak_memory(cpu);
-  const Tensor y = detail::column_convolution("conv2d", x, w, {}, {{axis, axis}, 1}, 4 * of_image);
+  const Tensor y = detail::conv2d_by_columns(x, w, {}, {.padding = {1, 1}}, 4 * of_image);
   CHECK(memory_statistics(cpu).peak_allocated - before < of_y + of_all / 8);
   CHECK(memory_statistics(cpu).allocated - before < of_y + of_image);
   backward({y}, {ones_like(y)});

@@ -14,7 +14,7 @@ namespace {
 constexpr int warps = block_size / 32;
 
 template <class T>
-struct Convolution {
+struct Depthwise {
   Signal<const T> u;
   Signal<T> y;
   const T *w, *bias;
@@ -38,7 +38,7 @@ inline constexpr int blocks_at_once = K == 7 && sizeof(T) == 2 ? 4 : 3;
 
 template <class T, int K>
 __global__ void __launch_bounds__(block_size, (blocks_at_once<T, K>))
-    convolve_channels_last(__grid_constant__ const Convolution<T> a, const Tiles tiles, unsigned channels) {
+    convolve_channels_last(__grid_constant__ const Depthwise<T> a, const Tiles tiles, unsigned channels) {
   constexpr int words = words_of_thread, n = per_word<T>, width = words * n, rows = tile_size + K - 1;
   const unsigned column = blockIdx.x % tiles.columns, row = blockIdx.x / tiles.columns, b = row / tiles.of_batch;
   const unsigned channel = (column * 32 + threadIdx.x % 32) * width;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(block_size, (blocks_at_once<T, K>))
 
 template <class T, int K>
 __global__ void __launch_bounds__(block_size)
-    convolve_channels_first(__grid_constant__ const Convolution<T> a, unsigned channels, unsigned vectors, std::int64_t count) {
+    convolve_channels_first(__grid_constant__ const Depthwise<T> a, unsigned channels, unsigned vectors, std::int64_t count) {
   constexpr int width = 16 / sizeof(T), at_once = 2;
   const std::int64_t first = std::int64_t(blockIdx.x) * (block_size * at_once) + threadIdx.x;
 #pragma unroll
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(block_size)
 
 template <class T>
 __global__ void __launch_bounds__(block_size)
-    convolve_any(__grid_constant__ const Convolution<T> a, int taps, std::int64_t channels, bool channels_last, std::int64_t count) {
+    convolve_any(__grid_constant__ const Depthwise<T> a, int taps, std::int64_t channels, bool channels_last, std::int64_t count) {
   using C = computed_t<T>;
   constexpr int at_once = 4;
   const std::int64_t thread = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(block_size)
 
 /// Returns false if the shapes, K or the alignment require convolve_any.
 template <class T, int K>
-bool convolve_vectors(const DepthwiseConv1dArguments& a, const Convolution<T>& convolution) {
+bool convolve_vectors(const DepthwiseConv1dArguments& a, const Depthwise<T>& convolution) {
   const Stream stream = a.y.stream;
   const std::int64_t batches = a.y.shape[0], channels = a.y.shape[2];
   if (is_channels_last(a.u)) {
@@ -183,7 +183,7 @@ void depthwise_conv1d(Cuda, const DepthwiseConv1dArguments& a) {
   if (!is_short(a.u) || !is_short(a.y) || a.left >= (1 << 30) || a.w.shape[1] >= (1 << 30))
     fail("depthwise_conv1d", "expected fewer than 2^30 positions and taps");
   const auto operands = [&]<class T>() {
-    return Convolution<T>{Signal<const T>(a.u), Signal<T>(a.y), a.w.as<const T>(), a.bias.as<const T>(), static_cast<int>(a.left), a.silu};
+    return Depthwise<T>{Signal<const T>(a.u), Signal<T>(a.y), a.w.as<const T>(), a.bias.as<const T>(), static_cast<int>(a.left), a.silu};
   };
   const bool done = dispatch_short_floats(a.y.dtype, [&]<class T>() {
     bool fits = false;

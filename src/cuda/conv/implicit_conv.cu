@@ -10,7 +10,7 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/tensor_map.h"
-#include "ops/kernels/convolution.h"
+#include "ops/kernels/conv.h"
 #include "tensor/context.h"
 
 // Convolution as an implicit GEMM on Hopper: y (outputs, positions) = weights (outputs, depth) windows (positions, depth)^T, both K-major,
@@ -301,7 +301,7 @@ Boxes boxes_of(const Problem& p) {
   return best;
 }
 
-/// Decides between this kernel and columns (ops/column_convolution.cpp). Not supported are: one tap, where nothing is gathered, and columns
+/// Decides between this kernel and columns (ops/conv.cpp). Not supported are: one tap, where nothing is gathered, and columns
 /// are the image or a part of it; groups; fewer than 16 channels, as in a first layer, where seven eighths of a stage's 128 bytes would be
 /// zeros; strict float32 and tf32x3, which are not a TF32 product; padding of more rows than the image has; and sizes beyond TMA's strides
 /// or 32 bits.

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "ops/cpu/window.h"
-#include "ops/kernels/convolution.h"
+#include "ops/kernels/conv.h"
 
 namespace tern::convolutions {
 
