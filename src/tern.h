@@ -22,7 +22,6 @@
 #include "ops/attention_mask.h"
 #include "ops/attention_softmax.h"
 #include "ops/autocast.h"
-#include "ops/batch_norm.h"
 #include "ops/captured_step.h"
 #include "ops/checkpoint.h"
 #include "ops/conv.h"

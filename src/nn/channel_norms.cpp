@@ -4,7 +4,6 @@
 
 #include "nn/detail/parameter.h"
 #include "nn/init.h"
-#include "ops/batch_norm.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/normalize.h"

@@ -14,7 +14,7 @@ struct BatchNormOptions {
 
 /// Batch normalization of each channel of x (B, C, ...): training uses the batch's mean and biased variance, evaluation running ones, which
 /// each forward in training moves by `momentum` towards the batch's mean and unbiased variance. The running statistics are buffers, with
-/// PyTorch's names running_mean, running_var and num_batches_tracked. Ioffe & Szegedy, 2015; ops/batch_norm.h. Throws Error in training for
+/// PyTorch's names running_mean, running_var and num_batches_tracked. Ioffe & Szegedy, 2015; ops/normalize.h. Throws Error in training for
 /// channels of a single element.
 struct BatchNorm : Callable<BatchNorm> {
   BatchNorm() = default;

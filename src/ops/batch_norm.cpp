@@ -1,14 +1,12 @@
-#include "ops/batch_norm.h"
+#include "ops/kernels/batch_norm.h"
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 
-#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "ops/detail/centered.h"
-#include "ops/kernels/batch_norm.h"
+#include "ops/normalize.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -70,90 +68,92 @@ Tensor scaled(const Tensor& deviation, const Tensor& rstd, const Tensor& gamma, 
 /// x as (B, C, L), contiguous.
 Tensor in_rows(const Tensor& x) { return reshape(contiguous(x), {x.size(0), x.size(1), x.numel() / (x.size(0) * x.size(1))}); }
 
+Tensor packed(const Tensor& parameter) { return parameter.defined() ? contiguous(parameter) : parameter; }
+
 /// True if the CPU's kernels take x. Rows of few elements are too short for vectors: those of (B, C) all are.
 bool has_kernel(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
   const auto fits = [&](const Tensor& parameter) { return !parameter.defined() || parameter.dtype() == x.dtype(); };
   return detail::has_cpu_kernel(x) && fits(gamma) && fits(beta) && x.numel() >= 4 * x.size(0) * x.size(1) && x.numel() > 0;
 }
 
-struct Forward {
-  Tensor y, mean, variance, rstd;  ///< the last three (1, C, 1, ...)
-};
-Forward forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps, const Dims& dims) {
-  const NoGrad unrecorded;
-  if (has_kernel(x, gamma, beta)) {
-    const Tensor rows = in_rows(x), y = empty_like(rows), weight = gamma.defined() ? contiguous(gamma) : gamma;
-    const Tensor shift = beta.defined() ? contiguous(beta) : beta;
-    const Tensor mean = empty({x.size(1)}, x.dtype(), x.device()), variance = empty_like(mean), rstd = empty_like(mean);
-    detail::on_cpu([&](auto dev) {
-      kernels::batch_norm(dev, rows.view(), view_of(weight), view_of(shift), eps, y.view(), mean.view(), variance.view(), rstd.view());
-    });
-    return {reshape(y, x.shape()), by_channel(mean, x), by_channel(variance, x), by_channel(rstd, x)};
-  }
-  const Tensor wide = detail::widened(x), deviation = detail::centered(wide, dims), mean = tern::mean(wide, dims, true);
-  const Tensor variance = tern::mean(square(deviation), dims, true), rstd = rsqrt(variance + eps);
-  return {cast(scaled(deviation, rstd, by_channel(gamma, wide), by_channel(beta, wide)), x.dtype()), mean, variance, rstd};
-}
+struct BatchNorm {
+  static constexpr Op op{.name = "batch_norm"};
+  double eps;
 
-/// Gradients by the kernel, of the inputs that need one.
-void kernel_gradients(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& g, Tensors& d,
-                      const std::array<bool, 3>& wanted) {
-  const Tensor rows = in_rows(x), gradient = in_rows(g), weight = gamma.defined() ? contiguous(gamma) : gamma;
-  const Tensor dx = wanted[0] ? empty_like(rows) : Tensor();
-  for (std::size_t i = 1; i < 3; ++i)
-    if (wanted[i]) d[i] = empty({x.size(1)}, x.dtype(), x.device());
-  detail::on_cpu([&](auto dev) {
-    kernels::batch_norm_grad(dev, rows.view(), view_of(weight), mean.view(), rstd.view(), gradient.view(), view_of(dx), view_of(d[1]),
-                             view_of(d[2]));
-  });
-  if (dx.defined()) d[0] = reshape(dx, x.shape());
-}
+  struct Kept {
+    Tensor x, gamma, mean, rstd;  ///< the last two (1, C, 1, ...)
+    DType beta;                   ///< its dtype; x's if there is none
+  };
+  Result<Tensors, Kept> forward(const Tensor& x, const Tensor& gamma, const Tensor& beta) const {
+    check(x, eps, {&gamma, &beta}, {});
+    if (x.size(1) > 0 && x.numel() == 0)
+      fail(op.name, fmt::format("expected one element or more in each channel but got {}", to_string(x.shape())));
+    const NoGrad unrecorded;
+    const DType beta_dtype = beta.defined() ? beta.dtype() : x.dtype();
+    const Shape channels = {x.size(1)};
+    if (has_kernel(x, gamma, beta)) {
+      const Tensor rows = in_rows(x), y = empty_like(rows), weight = packed(gamma), shift = packed(beta);
+      const Tensor mean = empty(channels, x.dtype(), x.device()), variance = empty_like(mean), rstd = empty_like(mean);
+      detail::on_cpu([&](auto dev) {
+        kernels::batch_norm(dev, rows.view(), view_of(weight), view_of(shift), eps, y.view(), mean.view(), variance.view(), rstd.view());
+      });
+      return {{reshape(y, x.shape()), mean, variance}, {x, gamma, by_channel(mean, x), by_channel(rstd, x), beta_dtype}};
+    }
+    const Dims dims = reduced_dims(x);
+    const Tensor wide = detail::widened(x), deviation = detail::centered(wide, dims), mean = tern::mean(wide, dims, true);
+    const Tensor variance = tern::mean(square(deviation), dims, true), rstd = rsqrt(variance + eps);
+    const Tensor y = cast(scaled(deviation, rstd, by_channel(gamma, wide), by_channel(beta, wide)), x.dtype());
+    return {{y, reshape(mean, channels), reshape(variance, channels)}, {x, gamma, mean, rstd, beta_dtype}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const auto& [x, gamma, mean, rstd, beta_dtype] = kept;
+    const bool higher = context().grad, is_of_y_alone = !call.grad(1).defined() && !call.grad(2).defined();
+    if (!higher && is_of_y_alone && beta_dtype == x.dtype() && has_kernel(x, gamma, {})) return kernel_gradients(call, kept);
+    // The deviations are recomputed: that costs one pass, while keeping them would take another tensor of x's size. Recorded for a higher
+    // order.
+    const Dims dims = reduced_dims(x);
+    const Tensor wide = detail::widened(x), scale = by_channel(gamma, wide);
+    const Tensor deviation = higher ? detail::centered(wide, dims) : wide - mean;
+    const Tensor one_over = higher ? rsqrt(tern::mean(square(deviation), dims, true) + eps) : rstd;
+    const Tensor unit = deviation * one_over;
+    Tensors d(3);
+    if (call.grad(0).defined()) {
+      const Tensor g = detail::widened(call.grad(0));
+      if (call.needs(0)) {
+        const Tensor inner = g - tern::mean(g, dims, true) - unit * tern::mean(g * unit, dims, true);
+        d[0] = inner * (scale.defined() ? one_over * scale : one_over);
+      }
+      if (call.needs(1)) d[1] = cast(sum(g * unit, dims), gamma.dtype());
+      if (call.needs(2)) d[2] = cast(sum(g, dims), beta_dtype);
+    }
+    if (!call.needs(0)) return d;
+    const auto add = [&](const Tensor& gradient) { d[0] = d[0].defined() ? d[0] + gradient : broadcast_to(gradient, kept.x.shape()); };
+    const double share = static_cast<double>(x.size(1)) / static_cast<double>(x.numel());
+    if (call.grad(1).defined()) add(by_channel(call.grad(1), wide) * share);
+    if (call.grad(2).defined()) add(by_channel(call.grad(2), wide) * deviation * (2 * share));
+    if (d[0].defined()) d[0] = cast(d[0], x.dtype());
+    return d;
+  }
+
+ private:
+  static Tensors kernel_gradients(const Backward& call, const Kept& kept) {
+    const Tensor rows = in_rows(kept.x), g = in_rows(call.grad()), weight = packed(kept.gamma);
+    const auto wanted = [&](std::size_t input) {
+      return call.needs(input) ? empty({kept.x.size(1)}, kept.x.dtype(), kept.x.device()) : Tensor();
+    };
+    const Tensor dx = call.needs(0) ? empty_like(rows) : Tensor(), d_gamma = wanted(1), d_beta = wanted(2);
+    detail::on_cpu([&](auto dev) {
+      kernels::batch_norm_grad(dev, rows.view(), view_of(weight), kept.mean.view(), kept.rstd.view(), g.view(), view_of(dx),
+                               view_of(d_gamma), view_of(d_beta));
+    });
+    return {dx.defined() ? reshape(dx, kept.x.shape()) : dx, d_gamma, d_beta};
+  }
+};
 
 }  // namespace
 
 BatchNormResult batch_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
-  check_one_device("batch_norm", {&x, &gamma, &beta});
-  check(x, eps, {&gamma, &beta}, {});
-  const std::int64_t count = x.size(1) == 0 ? 1 : x.numel() / x.size(1);
-  if (count == 0) fail("batch_norm", fmt::format("expected one element or more in each channel but got {}", to_string(x.shape())));
-  const Dims dims = reduced_dims(x);
-  const auto [y, mean, variance, rstd] = forward(x, gamma, beta, eps, dims);
-  const Shape channels = {x.size(1)};
-  const DType beta_dtype = beta.defined() ? beta.dtype() : x.dtype();
-  Tensors results = record_all(
-      "batch_norm", {y, reshape(mean, channels), reshape(variance, channels)}, {x, gamma, beta}, {x, gamma, mean, rstd},
-      [dims, eps, count, has_gamma = gamma.defined(), has_beta = beta.defined(), beta_dtype,
-       has_beta_of_x = beta_dtype == x.dtype()](const Backward& call) -> Tensors {
-        const bool higher = context().grad, is_of_y_alone = !call.grad(1).defined() && !call.grad(2).defined();
-        Tensors d(3);
-        if (!higher && is_of_y_alone && has_beta_of_x && has_kernel(call.saved(0), call.saved(1), {})) {
-          kernel_gradients(call.saved(0), call.saved(1), call.saved(2), call.saved(3), call.grad(), d,
-                           {call.needs(0), has_gamma && call.needs(1), has_beta && call.needs(2)});
-          return d;
-        }
-        // The deviations are recomputed: that costs one pass, while keeping them would take another tensor of x's size. Recorded for a
-        // higher order.
-        const Tensor in = call.saved(0), wide = detail::widened(in), parameter = call.saved(1), scale = by_channel(parameter, wide);
-        const Tensor deviation = higher ? detail::centered(wide, dims) : wide - call.saved(2);
-        const Tensor one_over = higher ? rsqrt(tern::mean(square(deviation), dims, true) + eps) : call.saved(3);
-        const Tensor unit = deviation * one_over;
-        const auto channel_sums = [&](const Tensor& t, DType dtype) { return cast(sum(t, dims), dtype); };
-        if (call.grad(0).defined()) {
-          const Tensor g = detail::widened(call.grad(0));
-          if (call.needs(0)) {
-            const Tensor inner = g - tern::mean(g, dims, true) - unit * tern::mean(g * unit, dims, true);
-            d[0] = inner * (scale.defined() ? one_over * scale : one_over);
-          }
-          if (call.needs(1)) d[1] = channel_sums(g * unit, parameter.dtype());
-          if (has_beta && call.needs(2)) d[2] = channel_sums(g, beta_dtype);
-        }
-        const auto add = [&](const Tensor& gradient) { d[0] = d[0].defined() ? d[0] + gradient : broadcast_to(gradient, in.shape()); };
-        const double share = 1 / static_cast<double>(count);
-        if (call.needs(0) && call.grad(1).defined()) add(by_channel(call.grad(1), wide) * share);
-        if (call.needs(0) && call.grad(2).defined()) add(by_channel(call.grad(2), wide) * deviation * (2 * share));
-        if (d[0].defined()) d[0] = cast(d[0], in.dtype());
-        return d;
-      });
+  const Tensors results = call(BatchNorm{eps}, x, gamma, beta);
   return {results[0], results[1], results[2]};
 }
 

@@ -1,6 +1,6 @@
-// The row of ops/batch_norm.h. Note [The table] in op_cases.h.
+// The row of batch_norm. Note [The table] in op_cases.h.
 #include "op_cases.h"
-#include "ops/batch_norm.h"
+#include "ops/normalize.h"
 
 namespace tern::op_cases {
 

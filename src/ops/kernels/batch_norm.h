@@ -3,7 +3,7 @@
 
 namespace tern::kernels {
 
-/// Batch normalization (ops/batch_norm.h) on the CPU, over contiguous views of one dtype, f32 or f64: x and y (B, C, L); gamma, beta, mean,
+/// Batch normalization (ops/normalize.h) on the CPU, over contiguous views of one dtype, f32 or f64: x and y (B, C, L); gamma, beta, mean,
 /// variance and rstd = 1 / sqrt(variance + eps) (C); gamma and beta may have no data. Elsewhere it is composed of other ops.
 void batch_norm(Cpu, const View& x, const View& gamma, const View& beta, double eps, const View& y, const View& mean, const View& variance,
                 const View& rstd);
