@@ -55,6 +55,7 @@ Tensor detail::operand(const Op& op, const Tensor& x) {
 
 Tensors detail::operands(const Op& op, const Tensors& xs) {
   Tensors result;
+  result.reserve(xs.size());
   for (const Tensor& x : xs) result.push_back(operand(op, x));
   if (!context().autocast || op.autocast != CastTo::widest || xs.empty()) return result;
   if (!std::all_of(xs.begin(), xs.end(), [](const Tensor& x) { return is_castable(x.dtype()); })) return result;

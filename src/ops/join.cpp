@@ -51,7 +51,7 @@ struct Cat {
       write(x, y, dim, start);
       start += x.shape()[dim];
     }
-    return {y, kept};
+    return {y, std::move(kept)};
   }
   Tensors backward(const Backward& call, const Kept& kept) const { return split(call.grad(), kept.lengths, dim); }
 };

@@ -308,7 +308,7 @@ Tensor squeeze(const Tensor& x, int dim) {
   if (x.shape()[dim] != 1) fail("squeeze", fmt::format("expected size 1 in dimension {} but got {}", dim, to_string(x.shape())));
   Shape shape = x.shape();
   shape.erase(dim);
-  return reshape(x, shape);
+  return call(Reshape{x.shape(), shape}, x);
 }
 
 Tensor squeeze(const Tensor& x) {
@@ -321,7 +321,7 @@ Tensor squeeze(const Tensor& x) {
 Tensor unsqueeze(const Tensor& x, int dim) {
   Shape shape = x.shape();
   shape.insert(normalize_dim(dim, x.dims() + 1, "unsqueeze"), 1);
-  return reshape(x, shape);
+  return call(Reshape{x.shape(), shape}, x);
 }
 
 Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim) {
