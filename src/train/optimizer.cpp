@@ -181,7 +181,7 @@ static bool has_own_masters(const Shards& shards) {
 // with one index. Padding is zero in all of them, and an update of zeros gives zeros. A sharded optimizer only has moments of its shards.
 // If parameters have moved (were flattened, or sent to another device), the moments are laid out again and keep their values.
 void Optimizer::lay_out() {
-  check_sharding();
+  check_sharding(exchange_.get());
   const Device device = states_.empty() ? cpu : states_[0].parameter.device();
   steps_ = to(steps_, device);
   for (Group& group : groups_) group.lr = to(group.lr, device);
@@ -238,20 +238,15 @@ void Optimizer::lay_out() {
   has_new_exchange_ = false;
 }
 
-void Optimizer::check_sharding() const {
-  if (is_sharded() && std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.is_whole; }))
+void Optimizer::check_sharding(const Exchange* exchange) const {
+  if (exchange && exchange->is_sharded() && std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.is_whole; }))
     fail("Optimizer", "expected groups that are updated element by element, but one takes whole matrices, which cannot be sharded");
 }
 
 void Optimizer::set_exchange(std::shared_ptr<Exchange> exchange) {
   if (is_sharded() && !segments_.empty()) fail("Optimizer", "expected moments that are not sharded yet");
-  exchange_.swap(exchange);
-  try {
-    check_sharding();
-  } catch (...) {
-    exchange_.swap(exchange);
-    throw;
-  }
+  check_sharding(exchange.get());
+  exchange_ = std::move(exchange);
   has_new_exchange_ = true;
 }
 

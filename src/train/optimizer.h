@@ -122,7 +122,7 @@ class Optimizer {
   std::vector<GradientRange> gradients_of(const Segment& segment) const;
   std::vector<Update> updates() const;
   Tensor tensor_of(const Segment& segment) const;
-  void check_sharding() const;
+  void check_sharding(const Exchange* exchange) const;
   Tensor moment(std::size_t i, std::size_t kind) const;
   template <class F>
   void for_each_moment(F&& f) const;
