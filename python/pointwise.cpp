@@ -8,49 +8,49 @@ namespace tern::python {
 namespace {
 
 using OfOne = Tensor (*)(const Tensor&);
-using OfTwo = Tensor (*)(const Tensor&, const Tensor&);
-using OfNumber = Tensor (*)(const Tensor&, double);
-using NumberFirst = Tensor (*)(double, const Tensor&);
 
 Bound bound(const Number& number) { return number.whole ? Bound(*number.whole) : Bound(double(number)); }
 
 void bind_binary(nb::module_& m) {
-  const auto define = [&](const char* name, OfTwo tensors, OfNumber number, NumberFirst first = nullptr) {
-    m.def(name, tensors, "a"_a, "b"_a, Released());
-    if (number) m.def(name, [number](const Tensor& a, const Number& b) { return number(a, b); }, "a"_a, "b"_a, Released());
-    if (first) m.def(name, [first](const Number& a, const Tensor& b) { return first(a, b); }, "a"_a, "b"_a, Released());
+  const auto define = [&]<class F>(const char* name, F f, bool number_first = false) {
+    m.def(name, [f](const Tensor& a, const Tensor& b) { return f(a, b); }, "a"_a, "b"_a, Released());
+    m.def(name, [f](const Tensor& a, const Number& b) { return f(a, double(b)); }, "a"_a, "b"_a, Released());
+    if constexpr (std::is_invocable_v<F, double, const Tensor&>)
+      if (number_first) m.def(name, [f](const Number& a, const Tensor& b) { return f(double(a), b); }, "a"_a, "b"_a, Released());
   };
-  define("add", &add, &add);
-  define("sub", &sub, &sub, &sub);
-  define("mul", &mul, &mul);
-  define("div", &div, &div, &div);
-  define("pow", &pow, &pow, &pow);
-  define("minimum", &minimum, &minimum);
-  define("maximum", &maximum, &maximum);
-  define("remainder", &remainder, &remainder, &remainder);
-  define("floor_divide", &floor_divide, &floor_divide, &floor_divide);
-  define("eq", &eq, &eq);
-  define("ne", &ne, &ne);
-  define("lt", &lt, &lt);
-  define("le", &le, &le);
-  define("gt", &gt, &gt);
-  define("ge", &ge, &ge);
-  define("add_", &add_, &add_);
-  define("sub_", &sub_, &sub_);
-  define("mul_", &mul_, &mul_);
-  define("div_", &div_, &div_);
-  define("pow_", &pow_, &pow_);
-  define("remainder_", &remainder_, &remainder_);
-  define("floor_divide_", &floor_divide_, &floor_divide_);
-  define("logical_and", &logical_and, nullptr);
-  define("logical_or", &logical_or, nullptr);
+  define("add", &add);
+  define("sub", &sub, true);
+  define("mul", &mul);
+  define("div", &div, true);
+  define("pow", &pow, true);
+  define("minimum", &minimum);
+  define("maximum", &maximum);
+  define("remainder", &remainder, true);
+  define("floor_divide", &floor_divide, true);
+  define("eq", &eq);
+  define("ne", &ne);
+  define("lt", &lt);
+  define("le", &le);
+  define("gt", &gt);
+  define("ge", &ge);
+  define("add_", &add_);
+  define("sub_", &sub_);
+  define("mul_", &mul_);
+  define("div_", &div_);
+  define("pow_", &pow_);
+  define("remainder_", &remainder_);
+  define("floor_divide_", &floor_divide_);
+  m.def("logical_and", &logical_and, "a"_a, "b"_a, Released());
+  m.def("logical_or", &logical_or, "a"_a, "b"_a, Released());
   m.def("atan2", &atan2, "y"_a, "x"_a, Released());
   m.def("fused_swiglu", &fused_swiglu, "gate"_a, "x"_a, Released());
 
   m.def("isclose", &isclose, "a"_a, "b"_a, "relative"_a = 1e-5, "absolute"_a = 1e-8, "equal_nan"_a = false, Released());
   m.def("allclose", &allclose, "a"_a, "b"_a, "relative"_a = 1e-5, "absolute"_a = 1e-8, "equal_nan"_a = false, Released());
 
-  m.def("where", nb::overload_cast<const Tensor&, const Tensor&, const Tensor&>(&where), "condition"_a, "a"_a, "b"_a, Released());
+  m.def(
+      "where", [](const Tensor& condition, const Tensor& a, const Tensor& b) { return where(condition, a, b); }, "condition"_a, "a"_a,
+      "b"_a, Released());
   m.def(
       "where", [](const Tensor& condition, const Tensor& a, const Number& b) { return where(condition, a, double(b)); }, "condition"_a,
       "a"_a, "b"_a, Released());

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "ops/copy.h"
-#include "ops/detail/centered.h"
 #include "ops/normalize.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

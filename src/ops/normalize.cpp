@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/detail/centered.h"
 #include "ops/detail/dropout_at.h"
 #include "ops/detail/softmax_gradient.h"
 #include "ops/factory.h"

@@ -8,24 +8,12 @@ namespace tern {
 
 /// @{
 /// Comparisons give a bool tensor, element by element: all(x == y).item<bool>() is true if all elements are equal.
-inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
-inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
-inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
-inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
-inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
-inline Tensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
-inline Tensor operator==(const Tensor& a, double b) { return eq(a, b); }
-inline Tensor operator!=(const Tensor& a, double b) { return ne(a, b); }
-inline Tensor operator<(const Tensor& a, double b) { return lt(a, b); }
-inline Tensor operator<=(const Tensor& a, double b) { return le(a, b); }
-inline Tensor operator>(const Tensor& a, double b) { return gt(a, b); }
-inline Tensor operator>=(const Tensor& a, double b) { return ge(a, b); }
-inline Tensor operator==(double a, const Tensor& b) { return eq(b, a); }
-inline Tensor operator!=(double a, const Tensor& b) { return ne(b, a); }
-inline Tensor operator<(double a, const Tensor& b) { return gt(b, a); }
-inline Tensor operator<=(double a, const Tensor& b) { return ge(b, a); }
-inline Tensor operator>(double a, const Tensor& b) { return lt(b, a); }
-inline Tensor operator>=(double a, const Tensor& b) { return le(b, a); }
+inline Tensor operator==(const Operand& a, const Operand& b) { return eq(a, b); }
+inline Tensor operator!=(const Operand& a, const Operand& b) { return ne(a, b); }
+inline Tensor operator<(const Operand& a, const Operand& b) { return lt(a, b); }
+inline Tensor operator<=(const Operand& a, const Operand& b) { return le(a, b); }
+inline Tensor operator>(const Operand& a, const Operand& b) { return gt(a, b); }
+inline Tensor operator>=(const Operand& a, const Operand& b) { return ge(a, b); }
 /// @}
 
 /// Logical not of a bool tensor. Throws Error for another dtype.
@@ -48,26 +36,17 @@ Tensor operator<<(const Tensor& a, std::int64_t b);
 Tensor operator>>(const Tensor& a, std::int64_t b);
 /// @}
 
-/// @{
 /// The remainder that has the divisor's sign, as in Python.
-inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
-inline Tensor operator%(const Tensor& a, double b) { return remainder(a, b); }
-inline Tensor operator%(double a, const Tensor& b) { return remainder(a, b); }
-/// @}
+inline Tensor operator%(const Operand& a, const Operand& b) { return remainder(a, b); }
 
 /// @{
 /// In place and outside autograd, as add_ and the others: all handles of the tensor and all its views see the result; x[0] += 1 edits x.
 /// Throws Error for a tensor with history, and for an operand that would give it one: write x = x + y.
-inline const Tensor& operator+=(const Tensor& target, const Tensor& b) { return add_(target, b), target; }
-inline const Tensor& operator-=(const Tensor& target, const Tensor& b) { return sub_(target, b), target; }
-inline const Tensor& operator*=(const Tensor& target, const Tensor& b) { return mul_(target, b), target; }
-inline const Tensor& operator/=(const Tensor& target, const Tensor& b) { return div_(target, b), target; }
-inline const Tensor& operator%=(const Tensor& target, const Tensor& b) { return remainder_(target, b), target; }
-inline const Tensor& operator+=(const Tensor& target, double b) { return add_(target, b), target; }
-inline const Tensor& operator-=(const Tensor& target, double b) { return sub_(target, b), target; }
-inline const Tensor& operator*=(const Tensor& target, double b) { return mul_(target, b), target; }
-inline const Tensor& operator/=(const Tensor& target, double b) { return div_(target, b), target; }
-inline const Tensor& operator%=(const Tensor& target, double b) { return remainder_(target, b), target; }
+inline const Tensor& operator+=(const Tensor& target, const Operand& b) { return add_(target, b), target; }
+inline const Tensor& operator-=(const Tensor& target, const Operand& b) { return sub_(target, b), target; }
+inline const Tensor& operator*=(const Tensor& target, const Operand& b) { return mul_(target, b), target; }
+inline const Tensor& operator/=(const Tensor& target, const Operand& b) { return div_(target, b), target; }
+inline const Tensor& operator%=(const Tensor& target, const Operand& b) { return remainder_(target, b), target; }
 /// @}
 
 }  // namespace tern

@@ -8,87 +8,63 @@
 
 namespace tern {
 
+/// An operand: a tensor, or a number, which takes the other operand's dtype.
+struct Operand {
+  Tensor tensor;           ///< undefined for a number
+  double number = 0;       ///< 0 for a tensor
+  bool is_number = false;  ///< true for a number
+
+  /// @{
+  /// Converts a tensor or a number.
+  Operand(const Tensor& x) : tensor(x) {}
+  Operand(double x) : number(x), is_number(true) {}
+  /// @}
+};
+
 /// @name Pointwise ops
 /// Binary ones broadcast (dimensions are matched from the last, size 1 repeats) and promote (tensor/dtype.h:promote).
 /// A C++ number as operand takes the tensor's dtype; with an integer tensor and a number that is not whole the result is f32,
 /// and a whole one that is outside the dtype's range throws. Integer results beyond the dtype's range wrap.
-/// All throw Error that names the op and both shapes where these do not broadcast, or the devices where they differ.
+/// All throw Error that names the op and both shapes where these do not broadcast, or the devices where they differ, and for two numbers.
 /// @{
-Tensor add(const Tensor& a, const Tensor& b);  ///< a + b
-Tensor sub(const Tensor& a, const Tensor& b);  ///< a - b
-Tensor mul(const Tensor& a, const Tensor& b);  ///< a b
-/// a / b; of two integer tensors: f32.
-Tensor div(const Tensor& a, const Tensor& b);
+Tensor add(const Operand& a, const Operand& b);  ///< a + b
+Tensor sub(const Operand& a, const Operand& b);  ///< a - b
+Tensor mul(const Operand& a, const Operand& b);  ///< a b
+/// a / b; of integers: f32.
+Tensor div(const Operand& a, const Operand& b);
 /// a^b. The gradient with respect to b is 0 where a = 0 and b >= 0. Of two integer tensors: truncated, so that a negative exponent gives 1
 /// or -1 for a base of 1 or -1 and 0 for any other base, 0 included. Integers with a negative number as exponent give f32.
-Tensor pow(const Tensor& a, const Tensor& b);
+Tensor pow(const Operand& a, const Operand& b);
 /// The smaller of the two; NaN where an operand is NaN. Where both are equal, each gets half of the gradient.
-Tensor minimum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Operand& a, const Operand& b);
 /// The larger of the two; NaN where an operand is NaN. Where both are equal, each gets half of the gradient.
-Tensor maximum(const Tensor& a, const Tensor& b);
-/// Remainder a - b floor(a / b): its sign is that of b, as in Python. Integers modulo zero: 0.
-Tensor remainder(const Tensor& a, const Tensor& b);
-/// Largest integer <= a / b, as Python's //: a = b floor_divide(a, b) + remainder(a, b). For b = 0: 0 for integers, a / b for floats.
-/// Its derivative is 0.
-Tensor floor_divide(const Tensor& a, const Tensor& b);
+Tensor maximum(const Operand& a, const Operand& b);
+/// Remainder a - b floor(a / b): its sign is that of b, as in Python. Integers modulo zero: 0, but a number b may not be 0 for them.
+Tensor remainder(const Operand& a, const Operand& b);
+/// Largest integer <= a / b, as Python's //: a = b floor_divide(a, b) + remainder(a, b). For b = 0: 0 for integers, of which a number b
+/// may not be 0, and a / b for floats. Its derivative is 0.
+Tensor floor_divide(const Operand& a, const Operand& b);
 /// The angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the right quadrant; the gradient at the origin is 0. Of two integer
 /// tensors: f32.
 Tensor atan2(const Tensor& y, const Tensor& x);
 /// @}
 
 /// @{
-/// The op with a number as one operand.
-Tensor add(const Tensor& a, double b);
-Tensor sub(const Tensor& a, double b);
-Tensor sub(double a, const Tensor& b);
-Tensor mul(const Tensor& a, double b);
-Tensor div(const Tensor& a, double b);
-Tensor div(double a, const Tensor& b);
-Tensor pow(const Tensor& a, double b);
-Tensor pow(double a, const Tensor& b);
-Tensor minimum(const Tensor& a, double b);
-Tensor maximum(const Tensor& a, double b);
-inline Tensor minimum(double a, const Tensor& b) { return minimum(b, a); }
-inline Tensor maximum(double a, const Tensor& b) { return maximum(b, a); }
-/// @}
-/// @{
-/// As for tensors; a number `b` may not be 0 for integers.
-Tensor remainder(const Tensor& a, double b);
-Tensor remainder(double a, const Tensor& b);
-Tensor floor_divide(const Tensor& a, double b);
-Tensor floor_divide(double a, const Tensor& b);
-/// @}
-
-/// @{
 /// add, sub, mul and div as operators.
-inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
-inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
-inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
-inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-inline Tensor operator+(const Tensor& a, double b) { return add(a, b); }
-inline Tensor operator-(const Tensor& a, double b) { return sub(a, b); }
-inline Tensor operator*(const Tensor& a, double b) { return mul(a, b); }
-inline Tensor operator/(const Tensor& a, double b) { return div(a, b); }
-inline Tensor operator+(double a, const Tensor& b) { return add(b, a); }
-inline Tensor operator-(double a, const Tensor& b) { return sub(a, b); }
-inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
-inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
+inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
+inline Tensor operator-(const Operand& a, const Operand& b) { return sub(a, b); }
+inline Tensor operator*(const Operand& a, const Operand& b) { return mul(a, b); }
+inline Tensor operator/(const Operand& a, const Operand& b) { return div(a, b); }
 /// @}
 
 /// @{
 /// Comparisons, element by element, of any dtypes; the result is bool. A NaN is unequal to everything and neither smaller nor larger.
-Tensor eq(const Tensor& a, const Tensor& b);
-Tensor ne(const Tensor& a, const Tensor& b);
-Tensor lt(const Tensor& a, const Tensor& b);
-Tensor le(const Tensor& a, const Tensor& b);
-Tensor gt(const Tensor& a, const Tensor& b);
-Tensor ge(const Tensor& a, const Tensor& b);
-Tensor eq(const Tensor& a, double b);
-Tensor ne(const Tensor& a, double b);
-Tensor lt(const Tensor& a, double b);
-Tensor le(const Tensor& a, double b);
-Tensor gt(const Tensor& a, double b);
-Tensor ge(const Tensor& a, double b);
+Tensor eq(const Operand& a, const Operand& b);
+Tensor ne(const Operand& a, const Operand& b);
+Tensor lt(const Operand& a, const Operand& b);
+Tensor le(const Operand& a, const Operand& b);
+Tensor gt(const Operand& a, const Operand& b);
+Tensor ge(const Operand& a, const Operand& b);
 /// @}
 /// @{
 /// Logical ops of bool tensors. Throw Error for another dtype.
@@ -97,12 +73,8 @@ Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 /// @}
 
-/// @{
 /// condition (bool) ? a : b, all three broadcast.
-Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-Tensor where(const Tensor& condition, const Tensor& a, double b);
-Tensor where(const Tensor& condition, double a, const Tensor& b);
-/// @}
+Tensor where(const Tensor& condition, const Operand& a, const Operand& b);
 /// x with `value` where mask (bool, broadcast to x) is true.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
@@ -170,20 +142,13 @@ Tensor clamp(const Tensor& x, Bound low, Bound high);
 /// @{
 /// In place, outside autograd; b is broadcast to target and must have its dtype. div_ needs a floating target; for integers, a number must
 /// not be 0 as divisor or negative as exponent. Return target.
-Tensor add_(const Tensor& target, const Tensor& b);
-Tensor sub_(const Tensor& target, const Tensor& b);
-Tensor mul_(const Tensor& target, const Tensor& b);
-Tensor div_(const Tensor& target, const Tensor& b);
-Tensor add_(const Tensor& target, double b);
-Tensor sub_(const Tensor& target, double b);
-Tensor mul_(const Tensor& target, double b);
-Tensor div_(const Tensor& target, double b);
-Tensor pow_(const Tensor& target, const Tensor& b);
-Tensor pow_(const Tensor& target, double b);
-Tensor remainder_(const Tensor& target, const Tensor& b);
-Tensor remainder_(const Tensor& target, double b);
-Tensor floor_divide_(const Tensor& target, const Tensor& b);
-Tensor floor_divide_(const Tensor& target, double b);
+Tensor add_(const Tensor& target, const Operand& b);
+Tensor sub_(const Tensor& target, const Operand& b);
+Tensor mul_(const Tensor& target, const Operand& b);
+Tensor div_(const Tensor& target, const Operand& b);
+Tensor pow_(const Tensor& target, const Operand& b);
+Tensor remainder_(const Tensor& target, const Operand& b);
+Tensor floor_divide_(const Tensor& target, const Operand& b);
 /// @}
 
 /// Sums x over the dimensions along which broadcasting `shape` to x's shape repeats: the gradient of a broadcast.

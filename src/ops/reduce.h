@@ -70,4 +70,10 @@ Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t least 
 /// row are arbitrary.
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement = false);
 
+namespace detail {
+/// x minus its mean over the dimensions (all if none is given), in ops. In f32 the mean is rounded, near 1e5 by up to 4e-3, an error that
+/// every difference would have. The differences are small, so subtracting their own mean as well leaves only the rounding of x.
+Tensor centered(const Tensor& x, const Dims& dims);
+}  // namespace detail
+
 }  // namespace tern

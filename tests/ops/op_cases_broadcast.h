@@ -1,5 +1,8 @@
 #pragma once
+#include <functional>
+
 #include "op_cases.h"
+#include "ops/pointwise.h"
 
 /// Cases of functions of two operands, for every pair of shapes that broadcast.
 
@@ -36,6 +39,9 @@ inline DType divided(DType dtype) { return is_floating(dtype) ? dtype : DType::f
 inline DType boolean(DType) { return DType::boolean; }
 
 using Cases = std::vector<Case>;
+/// A binary op, one of whose operands may be a number.
+using OfOperands = Tensor (*)(const Operand&, const Operand&);
+using Either = const Operand&;
 
 /// Cases of f(a, b) for every pair of shapes.
 template <class F, class G>
@@ -67,7 +73,7 @@ inline Cases joined(std::initializer_list<Cases> lists) {
   return all;
 }
 
-inline std::vector<Mistake> shape_mistakes(Tensor (*f)(const Tensor&, const Tensor&)) {
+inline std::vector<Mistake> shape_mistakes(const std::function<Tensor(T, T)>& f) {
   return {{[=] { f(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
           {[=] { f(sample({2, 3}), sample({2})); }, {"(2, 3)", "(2,)"}},
           {[=] { f(sample({0}), sample({3})); }, {"(0,)", "(3,)"}}};

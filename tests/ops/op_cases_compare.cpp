@@ -1,9 +1,8 @@
-// Rows of ops/pointwise.h and ops/pointwise.h that compare, and that choose. Note [The table] in op_cases.h.
+// Rows of ops/pointwise.h that compare, and that choose. Note [The table] in op_cases.h.
 #include <cmath>
 
 #include "op_cases_broadcast.h"
 #include "ops/operators.h"
-#include "ops/pointwise.h"
 
 namespace tern::op_cases {
 
@@ -30,43 +29,39 @@ void add_bits(Row& row, Tensor (*f)(T, T), Tensor (*with)(T, Whole), Whole (*g)(
 }
 
 void add_comparisons(Rows& rows) {
-  const auto comparison = [&](const char* name, Tensor (*f)(T, T), Tensor (*with)(T, double), bool (*g)(double, double)) {
+  const auto comparison = [&](const char* name, OfOperands f, bool (*g)(double, double)) {
+    Row row{name, two(f, g, boolean, whole({}), whole({}))};
     // Whole numbers, so that some are equal.
-    const auto number = [=](double x, double other) { return g(x, other); };
-    Row row{
-        name,
-        joined({two(f, g, boolean, whole({}), whole({})),
-                with_number([=](T x) { return with(x, 1); }, [=](double x) { return number(x, 1); }, boolean, whole({})),
-                with_number([=](T x) { return with(x, -1); }, [=](double x) { return number(x, -1); }, boolean, whole({}, -2, 2)),
-                with_number([=](T x) { return with(x, 0.5); }, [=](double x) { return number(x, 0.5); }, boolean, whole({})),
-                with_number([=](T x) { return with(x, 1e10); }, [=](double x) { return number(x, 1e10); }, boolean, whole({}), numbers)})};
+    const auto number = [&](double other, const Input& x, std::vector<DType> dtypes = {}) {
+      for (const Cases& cases : {with_number([=](T a) { return f(a, other); }, [=](double a) { return g(a, other); }, boolean, x, dtypes),
+                                 with_number([=](T a) { return f(other, a); }, [=](double a) { return g(other, a); }, boolean, x, dtypes)})
+        row.cases.insert(row.cases.end(), cases.begin(), cases.end());
+    };
+    number(1, whole({})), number(-1, whole({}, -2, 2)), number(0.5, whole({})), number(1e10, whole({}), numbers);
     row.dtypes = all_dtypes;
     row.differentiable = false;
     row.mistakes = shape_mistakes(f);
+    row.mistakes.push_back({[=] { f(1, 2); }, {"two numbers"}});
     rows.push_back(row);
   };
-  comparison("eq", eq, eq, [](double a, double b) { return a == b; });
-  comparison("ne", ne, ne, [](double a, double b) { return a != b; });
-  comparison("lt", lt, lt, [](double a, double b) { return a < b; });
-  comparison("le", le, le, [](double a, double b) { return a <= b; });
-  comparison("gt", gt, gt, [](double a, double b) { return a > b; });
-  comparison("ge", ge, ge, [](double a, double b) { return a >= b; });
+  comparison("eq", eq, [](double a, double b) { return a == b; });
+  comparison("ne", ne, [](double a, double b) { return a != b; });
+  comparison("lt", lt, [](double a, double b) { return a < b; });
+  comparison("le", le, [](double a, double b) { return a <= b; });
+  comparison("gt", gt, [](double a, double b) { return a > b; });
+  comparison("ge", ge, [](double a, double b) { return a >= b; });
 
-  comparison(
-      "operator==", [](T a, T b) { return a == b; }, [](T a, double b) { return a == b; }, [](double a, double b) { return a == b; });
+  comparison("operator==", [](Either a, Either b) { return a == b; }, [](double a, double b) { return a == b; });
   rows.back().shown_name = "eq";
-  comparison(
-      "operator!=", [](T a, T b) { return a != b; }, [](T a, double b) { return b != a; }, [](double a, double b) { return a != b; });
+  comparison("operator!=", [](Either a, Either b) { return a != b; }, [](double a, double b) { return a != b; });
   rows.back().shown_name = "ne";
-  comparison("operator<", [](T a, T b) { return a < b; }, [](T a, double b) { return b > a; }, [](double a, double b) { return a < b; });
+  comparison("operator<", [](Either a, Either b) { return a < b; }, [](double a, double b) { return a < b; });
   rows.back().shown_name = "lt";
-  comparison(
-      "operator<=", [](T a, T b) { return a <= b; }, [](T a, double b) { return b >= a; }, [](double a, double b) { return a <= b; });
+  comparison("operator<=", [](Either a, Either b) { return a <= b; }, [](double a, double b) { return a <= b; });
   rows.back().shown_name = "le";
-  comparison("operator>", [](T a, T b) { return a > b; }, [](T a, double b) { return b < a; }, [](double a, double b) { return a > b; });
+  comparison("operator>", [](Either a, Either b) { return a > b; }, [](double a, double b) { return a > b; });
   rows.back().shown_name = "gt";
-  comparison(
-      "operator>=", [](T a, T b) { return a >= b; }, [](T a, double b) { return b <= a; }, [](double a, double b) { return a >= b; });
+  comparison("operator>=", [](Either a, Either b) { return a >= b; }, [](double a, double b) { return a >= b; });
   rows.back().shown_name = "ge";
 }
 
@@ -206,6 +201,7 @@ void add_choices(Rows& rows) {
                      {[] { where(sample({3}, DType::boolean), sample({4}), sample({4})); }, {"(3,)", "(4,)"}},
                      {[] { where(sample({3}, DType::boolean), sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
                      {[] { where(sample({3}, DType::boolean), 1.0, sample({4})); }, {"(3,)", "(4,)"}},
+                     {[] { where(sample({3}, DType::boolean), 1.0, 2.0); }, {"two numbers"}},
                      {[] { where(sample({3}, DType::u8), sample({3}), 1.0); }, {"bool", "u8"}}};
   rows.push_back(choice);
 

@@ -10,12 +10,12 @@ using namespace reference;
 
 namespace {
 
-Row arithmetic(const char* name, Tensor (*f)(T, T), double (*g)(double, double), const Input& a, const Input& b, Cases more,
-               Mistake unheld) {
+Row arithmetic(const char* name, OfOperands f, double (*g)(double, double), const Input& a, const Input& b, Cases more, Mistake unheld) {
   Row row{name, joined({two(f, g, numeric, a, b), std::move(more)})};
   row.dtypes = all_dtypes;
   row.mistakes = shape_mistakes(f);
   row.mistakes.push_back(std::move(unheld));
+  row.mistakes.push_back({[=] { f(1, 2); }, {"two numbers"}});
   return row;
 }
 
@@ -185,7 +185,7 @@ const std::vector<std::pair<Shape, Shape>> targets = {{{0}, {0}}, {{1}, {1}},   
 
 /// Powers, remainders and quotients in place.
 void add_divided_in_place(Rows& rows) {
-  const auto in_place = [&](const char* name, Tensor (*f)(T, T), double (*g)(double, double), Tensor (*with)(T, double),
+  const auto in_place = [&](const char* name, Tensor (*f)(T, Either), double (*g)(double, double),
                             const std::vector<std::pair<Input, Input>>& operands, double number) {
     Row row{name, {}};
     row.dtypes = numbers;
@@ -200,30 +200,29 @@ void add_divided_in_place(Rows& rows) {
                              [=](const References& in) { return one(zip(in[0], in[1], in.dtype, g)); },
                              is_whole ? integers : floats});
         row.cases.push_back({{a},
-                             [=](const Arguments& in) -> Tensors { return {with(in[0], number)}; },
+                             [=](const Arguments& in) -> Tensors { return {f(in[0], number)}; },
                              [=](const References& in) { return one(map(in[0], in.dtype, [=](double x) { return g(x, number); })); },
                              is_whole ? integers : floats});
       }
     row.mistakes = {{[=] { f(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
                     {[=] { f(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}},
-                    {[=] { with(sample({3}, DType::i64), 0.5); }, {"i64", "0.5"}},
-                    {[=] { with(sample({3}, DType::boolean), 1); }, {"bool"}}};
+                    {[=] { f(sample({3}, DType::i64), 0.5); }, {"i64", "0.5"}},
+                    {[=] { f(sample({3}, DType::boolean), 1); }, {"bool"}}};
     rows.push_back(row);
   };
   const std::pair<Input, Input> apart = {Input{{}, 2.1, 2.9}, Input{{}, 1.5, 2}}, whole = {Input{{}, -9, 9}, Input{{}, -3, 4}};
-  in_place("pow_", pow_, [](double a, double b) { return std::pow(a, b); }, pow_, {{nonzero, any}, {Input{{}, -3, 4}, Input{{}, 0, 4}}}, 3);
+  in_place("pow_", pow_, [](double a, double b) { return std::pow(a, b); }, {{nonzero, any}, {Input{{}, -3, 4}, Input{{}, 0, 4}}}, 3);
   rows.back().mistakes.push_back({[] { pow_(sample({3}, DType::i32), -1); }, {"0 or more", "-1"}});
-  in_place("remainder_", remainder_, modulo, remainder_, {apart, whole}, 3);
+  in_place("remainder_", remainder_, modulo, {apart, whole}, 3);
   rows.back().mistakes.push_back({[] { remainder_(sample({3}, DType::i32), 0); }, {"other than 0"}});
-  in_place(
-      "operator%=", [](T a, T b) -> Tensor { return a %= b; }, modulo, [](T a, double b) -> Tensor { return a %= b; }, {apart, whole}, 3);
+  in_place("operator%=", [](T a, Either b) -> Tensor { return a %= b; }, modulo, {apart, whole}, 3);
   rows.back().shown_name = "remainder_";
-  in_place("floor_divide_", floor_divide_, floored, floor_divide_, {apart, whole}, 3);
+  in_place("floor_divide_", floor_divide_, floored, {apart, whole}, 3);
   rows.back().mistakes.push_back({[] { floor_divide_(sample({3}, DType::i32), 0); }, {"other than 0"}});
 }
 
 void add_in_place(Rows& rows) {
-  const auto in_place = [&](const char* name, Tensor (*f)(T, T), double (*g)(double, double), Tensor (*with)(T, double)) {
+  const auto in_place = [&](const char* name, Tensor (*f)(T, Either), double (*g)(double, double)) {
     Row row{name, {}};
     row.dtypes = numbers;
     row.differentiable = false;
@@ -232,35 +231,26 @@ void add_in_place(Rows& rows) {
                            [=](const Arguments& in) -> Tensors { return {f(in[0], in[1])}; },
                            [=](const References& in) { return one(zip(in[0], in[1], in.dtype, g)); }});
     for (const auto& [target, other] : targets)
-      if (with)
-        row.cases.push_back({{edited(target)},
-                             [=](const Arguments& in) -> Tensors { return {with(in[0], 3)}; },
-                             [=](const References& in) { return one(map(in[0], in.dtype, [=](double x) { return g(x, 3); })); }});
+      row.cases.push_back({{edited(target)},
+                           [=](const Arguments& in) -> Tensors { return {f(in[0], 3)}; },
+                           [=](const References& in) { return one(map(in[0], in.dtype, [=](double x) { return g(x, 3); })); }});
     row.mistakes = {{[=] { f(sample({3}), sample({2, 3})); }, {"(3,)", "(2, 3)"}},
                     {[=] { f(sample({3}), sample({4})); }, {"(3,)", "(4,)"}},
                     {[=] { f(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}},
                     {[=] { f(sample({3}, DType::boolean), sample({3}, DType::boolean)); }, {"bool"}},
-                    {[=] { f(sample({1}).window({3}, {0}, 0), sample({3})); }, {"share memory"}}};
-    if (with) {
-      row.mistakes.push_back({[=] { with(sample({3}, DType::i64), 0.5); }, {"i64", "0.5"}});
-      row.mistakes.push_back({[=] { with(sample({3}, DType::boolean), 1); }, {"bool"}});
-    }
+                    {[=] { f(sample({1}).window({3}, {0}, 0), sample({3})); }, {"share memory"}},
+                    {[=] { f(sample({3}, DType::i64), 0.5); }, {"i64", "0.5"}},
+                    {[=] { f(sample({3}, DType::boolean), 1); }, {"bool"}}};
     rows.push_back(row);
   };
-  in_place("add_", add_, [](double a, double b) { return a + b; }, add_);
-  in_place("sub_", sub_, [](double a, double b) { return a - b; }, sub_);
-  in_place("mul_", mul_, [](double a, double b) { return a * b; }, mul_);
-  in_place(
-      "operator+=", [](T a, T b) -> Tensor { return a += b; }, [](double a, double b) { return a + b; },
-      [](T a, double b) -> Tensor { return a += b; });
+  in_place("add_", add_, [](double a, double b) { return a + b; });
+  in_place("sub_", sub_, [](double a, double b) { return a - b; });
+  in_place("mul_", mul_, [](double a, double b) { return a * b; });
+  in_place("operator+=", [](T a, Either b) -> Tensor { return a += b; }, [](double a, double b) { return a + b; });
   rows.back().shown_name = "add_";
-  in_place(
-      "operator-=", [](T a, T b) -> Tensor { return a -= b; }, [](double a, double b) { return a - b; },
-      [](T a, double b) -> Tensor { return a -= b; });
+  in_place("operator-=", [](T a, Either b) -> Tensor { return a -= b; }, [](double a, double b) { return a - b; });
   rows.back().shown_name = "sub_";
-  in_place(
-      "operator*=", [](T a, T b) -> Tensor { return a *= b; }, [](double a, double b) { return a * b; },
-      [](T a, double b) -> Tensor { return a *= b; });
+  in_place("operator*=", [](T a, Either b) -> Tensor { return a *= b; }, [](double a, double b) { return a * b; });
   rows.back().shown_name = "mul_";
 
   for (const bool is_operator : {false, true}) {
