@@ -37,7 +37,8 @@ class OnStream {
 std::vector<std::int64_t> key_of(const Tensors& inputs) {
   std::vector<std::int64_t> key;
   for (const Tensor& x : inputs) {
-    key.push_back(static_cast<std::int64_t>(x.dtype()));
+    key.push_back(x.defined() ? static_cast<std::int64_t>(x.dtype()) : -1);
+    if (!x.defined()) continue;
     key.push_back(x.dims());
     key.insert(key.end(), x.shape().begin(), x.shape().end());
   }
@@ -49,7 +50,7 @@ std::vector<std::int64_t> key_of(const Tensors& inputs) {
 Tensors copies(const Tensors& inputs) {
   const NoGrad unrecorded;
   Tensors result;
-  for (const Tensor& x : inputs) result.push_back(clone(x));
+  for (const Tensor& x : inputs) result.push_back(x.defined() ? clone(x) : Tensor());
   return result;
 }
 
@@ -72,7 +73,8 @@ void CapturedStep::forget() { recordings_.clear(); }
 Tensor CapturedStep::operator()(const Tensors& inputs) {
   if (!stream_) return step_(inputs);
   for (const Tensor& x : inputs) {
-    if (!x.defined() || x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
+    if (!x.defined()) continue;
+    if (x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
     if (detail::carries_tangent(x)) fail("CapturedStep", "expected inputs without tangents: within jvp call the function itself");
   }
   OnStream here(stream_->get());
@@ -100,7 +102,8 @@ Tensor CapturedStep::run(const Tensors& inputs) {
   Tensors sources;
   std::vector<const void*> places;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (i >= backend::GraphStream::max_inputs) {
+    if (!inputs[i].defined()) continue;
+    if (places.size() >= backend::GraphStream::max_inputs) {
       copy_(recording.inputs[i], inputs[i]);
       continue;
     }
@@ -133,7 +136,7 @@ void CapturedStep::record(Recording& recording) {
   recording.seed = generator.seed();
   std::vector<backend::GraphStream::Input> inputs;
   for (const Tensor& x : recording.inputs)
-    if (inputs.size() < backend::GraphStream::max_inputs)
+    if (x.defined() && inputs.size() < backend::GraphStream::max_inputs)
       inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
   const ScopedValue<bool> recording_now(context().recording, true);
   generator.set_position(0);

@@ -1,12 +1,54 @@
 #pragma once
+#include <concepts>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "backend/graph.h"
 #include "tensor/tensor.h"
 
 namespace tern {
+
+/// A batch with names: a struct that lists its tensors, each of which may be undefined, in one order.
+///   struct Batch {
+///     Tensor ids, labels;
+///     void for_each_tensor(auto&& visit) { visit(ids), visit(labels); }
+///   };
+template <class T>
+concept TensorStruct = requires(T& batch, void (*visit)(Tensor&)) { batch.for_each_tensor(visit); };
+
+/// The list of a batch's tensors.
+template <TensorStruct Batch>
+Tensors tensors_of(Batch batch) {
+  Tensors result;
+  batch.for_each_tensor([&](Tensor& x) { result.push_back(x); });
+  return result;
+}
+
+/// A step of training or decoding: a function of a list of tensors, or of a batch with names.
+class StepFunction : public std::function<Tensor(const Tensors&)> {
+ public:
+  StepFunction(std::nullptr_t = nullptr) {}  ///< none
+  /// Of a list.
+  template <class F>
+    requires std::invocable<F&, const Tensors&>
+  StepFunction(F step) : function(std::move(step)) {}
+  /// Of a batch with names.
+  template <class F>
+    requires(!std::invocable<F&, const Tensors&>)
+  StepFunction(F step) : StepFunction(std::function(std::move(step))) {}
+  /// The same.
+  template <TensorStruct Batch>
+  StepFunction(std::function<Tensor(const Batch&)> step)
+      : function([step = std::move(step)](const Tensors& list) {
+          Batch batch;
+          auto next = list.begin();
+          batch.for_each_tensor([&](Tensor& x) { x = *next++; });
+          return step(batch);
+        }) {}
+};
 
 /// CUDA graph capture of a step of training or decoding, or of any function of tensors: the GPU gets one graph in place of hundreds of
 /// kernels. For each set of input shapes the first call runs as written, the second is captured, and later calls replay the graph; every
@@ -19,7 +61,7 @@ namespace tern {
 class CapturedStep {
  public:
   static constexpr std::size_t max_recordings = 64;  ///< sets of input shapes that are kept; a graph takes memory of the host and the GPU
-  using Function = std::function<Tensor(const Tensors& inputs)>;  ///< a loss, or another result of the step
+  using Function = StepFunction;                     ///< its result is a loss, or another one of the step
   /// `runs_as_written`: calls of each set of shapes that run as written before one is captured. A capture takes the time of several runs,
   /// so a value above 1 saves it for shapes that are rare. Throws Error without a function, and for a value below 1.
   explicit CapturedStep(Function step, Device device = default_device(), std::int64_t runs_as_written = 1);
@@ -29,9 +71,14 @@ class CapturedStep {
   CapturedStep& operator=(CapturedStep&&) noexcept;
   /// @}
 
-  /// Runs one step. All inputs are defined and on the device; they may be other tensors at the next call. The result stays valid until the
-  /// next call with the same shapes. Throws Error if the function waits for the device.
+  /// Runs one step. The inputs are on the device, or undefined; they may be other tensors at the next call. The result stays valid until
+  /// the next call with the same shapes. Throws Error if the function waits for the device.
   Tensor operator()(const Tensors& inputs);
+  /// Runs one step of a function of a batch with names.
+  template <TensorStruct Batch>
+  Tensor operator()(const Batch& batch) {
+    return (*this)(tensors_of(batch));
+  }
 
   /// Drops all recordings: call it after tensors of the step have moved in memory.
   void forget();

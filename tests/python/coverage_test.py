@@ -28,6 +28,7 @@ ABSENT = {
     "quantized_linear": "quantised weights are C++'s so far",
     "quantized_embedding": "quantised weights are C++'s so far",
     "has_matmul_precision": "matmul_precision falls back by itself",
+    "tensors_of": "of a batch of C++",
 }
 # Classes of src/nn and src/train that Python has not, and why. Options are keywords, enums are names, results are tuples.
 ABSENT_CLASSES = {

@@ -247,3 +247,26 @@ TEST_CASE("A step without a function is an error where it is made") {
   CHECK_THROWS_WITH(CapturedStep([](const Tensors& x) { return x[0]; }, cpu, 0),
                     "[CapturedStep] expected one run as written or more but got 0");
 }
+
+namespace {
+
+struct Named {
+  Tensor x, scale, shift;  // scale may be undefined
+  void for_each_tensor(auto&& visit) { visit(x), visit(scale), visit(shift); }
+};
+
+void check_named(Device device) {
+  CapturedStep step([](const Named& batch) { return (batch.scale.defined() ? batch.x * batch.scale : batch.x) - batch.shift; }, device);
+  for (int call = 0; call < 4; ++call) {
+    const float value = static_cast<float>(call);
+    const Tensor x = full({2}, value, DType::f32, device), shift = full({2}, 1, DType::f32, device);
+    CHECK(step(Named{x, {}, shift}).to_vector<float>() == std::vector<float>(2, value - 1));
+    CHECK(step(Named{x, full({2}, 3, DType::f32, device), shift}).to_vector<float>() == std::vector<float>(2, 3 * value - 1));
+  }
+  CHECK(step.recordings() == (device == cpu ? 0 : 2));
+}
+
+}  // namespace
+
+TEST_CASE("a step takes a batch with names, of which some may be undefined", "[capture]") { check_named(cpu); }
+TEST_CASE("a step takes a batch with names, of which some may be undefined, replayed too", "[capture][cuda]") { check_named(cuda()); }
