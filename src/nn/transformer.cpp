@@ -84,25 +84,25 @@ void ResidualStream::checkpointed(CheckpointPolicy policy, const Tensors& inputs
   x_ = outputs[0], pending_ = outputs[1], options_ = *end;
 }
 
-static NormOptions norm_options(const TransformerLayerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }
+static NormOptions norm_options(const TransformerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }
 
 /// Replaces -1 by the layer's dropout.
 static double dropout_of(double own, double of_layer) { return own == -1 ? of_layer : own; }
 
-static AttentionOptions attention_options(const TransformerLayerOptions& o, bool cross) {
+static AttentionOptions attention_options(const TransformerOptions& o, bool cross, const Tensor& rope) {
   return {.heads = o.heads,
           .kv_heads = cross ? 0 : o.kv_heads,
           .head_dim = o.head_dim,
           .dropout = dropout_of(o.attention_dropout, o.dropout),
           .bias = o.bias,
           .cross = cross,
-          .rope = cross ? Tensor() : o.rope,
+          .rope = rope,
           .rope_pairs = o.rope_pairs,
           .device = o.device};
 }
 
-TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
-    : norm1(o.norm, o.width, norm_options(o)), attn(o.width, attention_options(o, false)), drop(o.dropout) {
+TransformerLayer::TransformerLayer(const TransformerOptions& o, bool cross, const Tensor& rope)
+    : norm1(o.norm, o.width, norm_options(o)), attn(o.width, attention_options(o, false, rope)), drop(o.dropout) {
   if (o.ff > 0) {
     norm2 = Norm(o.norm, o.width, norm_options(o));
     ff = FeedForward(o.width, o.ff,
@@ -112,9 +112,9 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& o)
                       .dropout = dropout_of(o.activation_dropout, o.dropout),
                       .device = o.device});
   }
-  if (!o.cross) return;
+  if (!cross) return;
   norm_cross.emplace(o.norm, o.width, norm_options(o));
-  cross_attn.emplace(o.width, attention_options(o, true));
+  cross_attn.emplace(o.width, attention_options(o, true, {}));
 }
 
 void TransformerLayer::visit(Visitor& v) {

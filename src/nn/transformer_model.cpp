@@ -17,26 +17,6 @@
 
 namespace tern::nn {
 
-static TransformerLayerOptions layer_options(const TransformerOptions& o, bool cross, const Tensor& rope) {
-  return {.width = o.width,
-          .heads = o.heads,
-          .kv_heads = o.kv_heads,
-          .head_dim = o.head_dim,
-          .ff = o.ff,
-          .dropout = o.dropout,
-          .attention_dropout = o.attention_dropout,
-          .activation_dropout = o.activation_dropout,
-          .activation = o.activation,
-          .gated = o.gated,
-          .norm = o.norm,
-          .layer_norm_eps = o.layer_norm_eps,
-          .bias = o.bias,
-          .rope = rope,
-          .rope_pairs = o.rope_pairs,
-          .cross = cross,
-          .device = o.device};
-}
-
 static bool is_table(const std::string& name) {
   return name.ends_with("tokens.weight") || name.ends_with("positions.weight") || name.ends_with("head.weight");
 }
@@ -106,7 +86,7 @@ TransformerModel::TransformerModel(const TransformerOptions& options_, const Tra
   }
   drop = Dropout(options.dropout);
   // Created one by one: copies of one layer would share its parameters.
-  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(layer_options(options, part.cross, rope));
+  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options, part.cross, rope);
   if (options.final_norm && options.norm != NormKind::none)
     norm.emplace(options.norm, options.width, NormOptions{.eps = options.layer_norm_eps, .bias = options.bias, .device = options.device});
   set_use_fused_kernel(options.use_fused_kernel);

@@ -59,7 +59,7 @@ TEST_CASE("Each module of the library is called as a function", "[module]") {
   check_call(nn::MultiHeadAttention(8, {.heads = 2, .cross = true}), x, x);
   check_call(nn::TransformerLayer({.width = 8, .heads = 2, .ff = 5, .dropout = 0}), x);
   check_call(nn::TransformerLayer({.width = 8, .heads = 2, .ff = 5, .dropout = 0}), x, AttentionMask{.causal = true});
-  check_call(nn::TransformerLayer({.width = 8, .heads = 2, .ff = 5, .dropout = 0, .cross = true}), x, AttentionMask{}, x, AttentionMask{});
+  check_call(nn::TransformerLayer({.width = 8, .heads = 2, .ff = 5, .dropout = 0}, true), x, AttentionMask{}, x, AttentionMask{});
   check_call(nn::Sequential(nn::TransformerLayer({.width = 8, .heads = 2, .ff = 5, .dropout = 0}), nn::Linear(8, 1)), x);
   check_call(nn::DecoderLM({.vocab = 4, .length = 3, .width = 8, .layers = 1, .heads = 2, .dropout = 0}), ids);
   const nn::EncoderDecoder translator(

@@ -134,7 +134,7 @@ TEST_CASE("Rows of a cache can be selected") {
 TEST_CASE("Cross attention keeps the keys and values of its memory") {
   const NoGrad unrecorded;
   manual_seed(8);
-  nn::TransformerLayer layer({.width = 16, .heads = 4, .ff = 8, .dropout = 0, .cross = true});
+  nn::TransformerLayer layer({.width = 16, .heads = 4, .ff = 8, .dropout = 0}, true);
   const Tensor x = randn({2, 5, 16}), memory = randn({2, 7, 16});
   const AttentionMask lengths{.key_lengths = Tensor::from(std::vector<std::int64_t>{7, 3}, {2})};
   const Tensor expected = layer.forward(x, {.causal = true}, memory, lengths);

@@ -9,7 +9,7 @@ namespace tern {
 /// The gradients of a layer with self and cross attention, under a causal mask with a prefix, are those of finite differences, in f64.
 inline void check_layer_gradients(bool use_fused_kernel) {
   manual_seed(9);
-  nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0, .cross = true});
+  nn::TransformerLayer layer({.width = 4, .heads = 2, .ff = 6, .dropout = 0}, true);
   layer.set_use_fused_kernel(use_fused_kernel);
   nn::to(layer, DType::f64);
   const AttentionMask mask{.causal = true, .prefix = Tensor::from(std::vector<std::int64_t>{0, 2}, {2})};

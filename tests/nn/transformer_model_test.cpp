@@ -298,7 +298,7 @@ TEST_CASE("A feed-forward part drops its hidden units, and attention its probabi
           ff.train();
         }
       }
-  const nn::TransformerLayer layer({.width = 6, .heads = 2, .ff = 5, .dropout = 0.1, .attention_dropout = 0.6, .cross = true});
+  const nn::TransformerLayer layer({.width = 6, .heads = 2, .ff = 5, .dropout = 0.1, .attention_dropout = 0.6}, true);
   CHECK(layer.attn.options.dropout == 0.6);
   CHECK(layer.cross_attn->options.dropout == 0.6);
   CHECK(layer.drop.p == 0.1);
