@@ -41,9 +41,10 @@ profile:        backend tensor autodiff ops nn train io
 parallel:       backend tensor autodiff ops nn train
 parallel/gloo:  backend tensor parallel
 parallel/nccl:  backend tensor ops parallel cuda/runtime cuda/device
+trainer:        backend tensor autodiff ops nn train text io profile parallel
 '
 # tern.h and the programs stand above all rooms. Ops alone know ops/detail, and kernels are reached through ops/kernels.
-top='backend tensor autodiff ops nn train text io data models profile parallel'
+top='backend tensor autodiff ops nn train text io data models profile parallel trainer'
 
 # check ROOT: prints the faults of the tree under ROOT, and fails if there are any.
 check() (

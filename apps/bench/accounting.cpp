@@ -1,10 +1,9 @@
-#include "bench/accounting.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 #include <memory>
 
+#include "bench/commands.h"
 #include "bench/cost_model.h"
 #include "bench/lists.h"
 #include "bench/step_case.h"

@@ -1,5 +1,3 @@
-#include "bench/attention.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 
 #include "autodiff/engine.h"
 #include "bench/attention_case.h"
+#include "bench/commands.h"
 #include "bench/lists.h"
 #include "bench/timing.h"
 #include "ops/copy.h"

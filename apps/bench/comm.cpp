@@ -1,5 +1,3 @@
-#include "bench/comm.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,16 +7,17 @@
 #include <sstream>
 
 #include "bench/comm_case.h"
+#include "bench/commands.h"
 #include "bench/cost_model.h"
 #include "bench/lists.h"
 #include "bench/ranks.h"
 #include "bench/step_case.h"
 #include "common/model.h"
-#include "common/plot/chart.h"
 #include "common/program.h"
 #include "common/temporary_directory.h"
 #include "io/atomic_file.h"
 #include "io/json_object.h"
+#include "io/svg.h"
 
 namespace tern::bench {
 namespace {
@@ -170,8 +169,8 @@ std::string to_csv(const std::vector<Row>& rows) {
 }
 
 /// A chart of the bus bandwidth by size, with a line for each collective, dtype and number of ranks.
-apps::Chart bandwidths(const std::vector<Row>& rows) {
-  apps::Chart chart{.title = "Bus bandwidth of collectives", .x_label = "MB", .left = {.label = "GB/s"}, .is_log = true};
+io::svg::Chart bandwidths(const std::vector<Row>& rows) {
+  io::svg::Chart chart{.title = "Bus bandwidth of collectives", .x_label = "MB", .left = {.label = "GB/s"}, .is_log = true};
   for (const Row& row : rows) {
     if (row.get_string("what") != "comm") continue;
     const std::string name =
@@ -184,7 +183,7 @@ apps::Chart bandwidths(const std::vector<Row>& rows) {
 
 void finish(const Options& options, const std::vector<Row>& rows) {
   if (!options.csv.empty()) io::write_file_atomically(options.csv, to_csv(rows));
-  if (!options.plot.empty()) io::write_file_atomically(options.plot, apps::to_svg(bandwidths(rows)));
+  if (!options.plot.empty()) io::write_file_atomically(options.plot, io::svg::to_svg(bandwidths(rows)));
   show_buckets(options, rows);
 }
 

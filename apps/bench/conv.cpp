@@ -1,12 +1,12 @@
-#include "bench/conv.h"
+#include "ops/conv.h"
 
 #include <fmt/format.h>
 
 #include "autodiff/engine.h"
+#include "bench/commands.h"
 #include "bench/lists.h"
 #include "bench/timing.h"
 #include "common/program.h"
-#include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"

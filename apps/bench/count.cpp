@@ -1,9 +1,8 @@
-#include "bench/count.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
+#include "bench/commands.h"
 #include "bench/roofline.h"
 #include "bench/roofline_picture.h"
 #include "bench/timing.h"
@@ -64,7 +63,7 @@ void count(const Options& options) {
              "FLOP as", "bytes as");
   const std::vector<Count> counts = counts_of(options, size), at_twice = counts_of(options, longer);
   if (!options.roofline.empty())
-    io::write_file_atomically(options.roofline, apps::to_svg(roofline(device, counts, size.bytes_per_element)));
+    io::write_file_atomically(options.roofline, io::svg::to_svg(roofline(device, counts, size.bytes_per_element)));
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const Count& c = counts[i];
     const double compute_ms = c.flops / device.flops(size.bytes_per_element) * 1e3, memory_ms = c.bytes / device.bandwidth * 1e3;

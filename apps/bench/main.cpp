@@ -1,13 +1,5 @@
 // tern-bench: measures tern on this machine.
-#include "bench/accounting.h"
-#include "bench/attention.h"
-#include "bench/comm.h"
-#include "bench/conv.h"
-#include "bench/count.h"
-#include "bench/memory.h"
-#include "bench/ops.h"
-#include "bench/report.h"
-#include "bench/step.h"
+#include "bench/commands.h"
 #include "common/program.h"
 
 int main(int argc, char** argv) {

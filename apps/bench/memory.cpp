@@ -1,5 +1,3 @@
-#include "bench/memory.h"
-
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -11,13 +9,14 @@
 
 #include "backend/error.h"
 #include "backend/system_memory.h"
+#include "bench/commands.h"
 #include "bench/lists.h"
 #include "bench/step_case.h"
-#include "common/memory_picture.h"
 #include "common/model.h"
 #include "common/program.h"
 #include "io/atomic_file.h"
 #include "profile/memory_history.h"
+#include "profile/memory_picture.h"
 #include "profile/memory_report.h"
 #include "profile/memory_snapshot.h"
 #include "train/train.h"
@@ -135,7 +134,7 @@ class MemoryBench {
     const std::string name = name_of(c), failure = measured.is_out_of_memory ? "out of memory" : "";
     parts_.push_back({name, measured.history.get(), measured.saved, failure});
     if (measured.history) {
-      io::write_file_atomically(directory_ / (name + ".svg"), apps::to_svg(*measured.history, title(c)));
+      io::write_file_atomically(directory_ / (name + ".svg"), profile::to_svg(*measured.history, title(c)));
       profile::write_snapshot(*measured.history, directory_ / (name + ".pickle"));
     }
     show(c, measured);

@@ -1,11 +1,10 @@
-#include "bench/ops.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "autodiff/engine.h"
+#include "bench/commands.h"
 #include "bench/lists.h"
 #include "bench/timing.h"
 #include "common/program.h"

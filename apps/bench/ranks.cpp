@@ -9,9 +9,9 @@
 
 #include "common/launcher.h"
 #include "common/program.h"
-#include "common/stop.h"
 #include "parallel/launch_environment.h"
 #include "tensor/context.h"
+#include "trainer/stop.h"
 
 namespace tern::bench {
 
@@ -44,8 +44,8 @@ void start_ranks(int ranks, const std::string& rows) {
   options.name = "tern-bench";
   options.variables = {{started, rows}};
   const int code = apps::launch(options);
-  if (const int signal = apps::stop_signal(); signal != 0 && code == 128 + signal)
-    throw apps::Stopped(signal, "stopped by " + apps::signal_name(signal));
+  if (const int signal = train::stop_signal(); signal != 0 && code == 128 + signal)
+    throw train::Stopped(signal, "stopped by " + train::signal_name(signal));
   const std::string message = fmt::format("the measurement of {} ranks ended with exit code {}", ranks, code);
   if (code == 2) throw apps::UsageError(message);
   if (code != 0) throw std::runtime_error(message);

@@ -1,5 +1,3 @@
-#include "bench/report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +8,9 @@
 #include <optional>
 #include <sstream>
 
+#include "bench/commands.h"
 #include "bench/roofline_picture.h"
+#include "common/program.h"
 #include "io/atomic_file.h"
 #include "io/json_object.h"
 #include "io/markdown.h"
@@ -251,7 +251,7 @@ void report_ops(const Rows& rows) {
 
 void report(const std::vector<std::string>& files, const std::string& picture) {
   Rows steps, attention, ops, rows = read_rows(files);
-  if (!picture.empty()) io::write_file_atomically(picture, apps::to_svg(roofline(rows)));
+  if (!picture.empty()) io::write_file_atomically(picture, io::svg::to_svg(roofline(rows)));
   for (Row& row : rows) {
     const std::string op = row.contains("op") ? row.get_string("op") : "";
     if (row.contains("model") && (row.contains("burst_ms") || failed(row))) steps.push_back(std::move(row));

@@ -13,15 +13,15 @@ namespace tern::bench {
 namespace {
 
 /// A chart of the roofs from `low` to `high` FLOP per byte, or to twice the ridge point.
-apps::Chart roofs(const std::string& name, double flops, double bandwidth, double low, double high) {
+io::svg::Chart roofs(const std::string& name, double flops, double bandwidth, double low, double high) {
   const double ridge = flops / bandwidth;
-  const auto corner = [&](double x) { return apps::Point{x, std::min(flops, x * bandwidth) / 1e12}; };
+  const auto corner = [&](double x) { return io::svg::Point{x, std::min(flops, x * bandwidth) / 1e12}; };
   return {.title = fmt::format("{}: {:.4g} TFLOP/s, {:.4g} GB/s", name, flops / 1e12, bandwidth / 1e9),
           .x_label = "FLOP per byte",
           .left = {.label = "TFLOP/s"},
           .series = {{.name = "roofs",
                       .points = {corner(std::min(low, ridge / 2)), corner(ridge), corner(std::max(high, 2 * ridge))},
-                      .mark = apps::Mark::none}},
+                      .mark = io::svg::Mark::none}},
           .is_log = true};
 }
 
@@ -29,12 +29,12 @@ apps::Chart roofs(const std::string& name, double flops, double bandwidth, doubl
 struct Measured {
   const char* impl;
   const char* name;
-  apps::Mark mark;
+  io::svg::Mark mark;
 };
 // Drawn in this order, with tern's last, so that other marks do not cover them.
-constexpr Measured known[] = {{"eager", "PyTorch, eager", apps::Mark::square},
-                              {"compile-shifted", "PyTorch, compiled", apps::Mark::diamond},
-                              {"tern-fused", "tern", apps::Mark::disc}};
+constexpr Measured known[] = {{"eager", "PyTorch, eager", io::svg::Mark::square},
+                              {"compile-shifted", "PyTorch, compiled", io::svg::Mark::diamond},
+                              {"tern-fused", "tern", io::svg::Mark::disc}};
 struct Float {
   const char* name;
   int bytes;
@@ -58,12 +58,12 @@ double largest(const std::vector<io::JsonObject>& rows, const char* op, const ch
 
 }  // namespace
 
-apps::Chart roofline(const DevicePeak& device, const std::vector<Count>& counts, int bytes_per_element) {
+io::svg::Chart roofline(const DevicePeak& device, const std::vector<Count>& counts, int bytes_per_element) {
   const double peak = device.flops(bytes_per_element);
   double low = device.ridge(bytes_per_element) / 100, high = device.ridge(bytes_per_element) * 10;
   for (const Count& c : counts)
     if (c.flops > 0) low = std::min(low, c.intensity()), high = std::max(high, c.intensity());
-  apps::Chart chart = roofs("Roofline of " + device.name, peak, device.bandwidth, low, high);
+  io::svg::Chart chart = roofs("Roofline of " + device.name, peak, device.bandwidth, low, high);
   for (const Count& c : counts)
     if (c.flops > 0)
       chart.series.push_back(
@@ -71,18 +71,18 @@ apps::Chart roofline(const DevicePeak& device, const std::vector<Count>& counts,
   return chart;
 }
 
-apps::Chart roofline(const std::vector<io::JsonObject>& rows) {
+io::svg::Chart roofline(const std::vector<io::JsonObject>& rows) {
   const double bandwidth = 1e9 * largest(rows, "copy", "gbs"), flops = 1e12 * largest(rows, "product", "tflops");
-  std::vector<apps::Series> series;
+  std::vector<io::svg::Series> series;
   std::string device;
   double low = INFINITY, high = 0;
   for (const Measured& measured : known)
     for (const Float& type : floats) {
-      apps::Series points{
+      io::svg::Series points{
           .name = fmt::format("{}, {}", measured.name, type.name),
           .has_line = false,
           // A ring, as the points of bfloat16 coincide with those of float16.
-          .mark = type.name == std::string("bfloat16") && measured.mark == apps::Mark::disc ? apps::Mark::ring : measured.mark,
+          .mark = type.name == std::string("bfloat16") && measured.mark == io::svg::Mark::disc ? io::svg::Mark::ring : measured.mark,
           .colour = 1 + static_cast<std::size_t>(&type - floats)};
       for (const io::JsonObject& row : rows) {
         if (!is_forward(row, measured.impl, type.name)) continue;
@@ -94,13 +94,13 @@ apps::Chart roofline(const std::vector<io::JsonObject>& rows) {
         points.points.push_back({count.intensity(), count.flops / ms / 1e9, 0, 0, fmt::format("({}): {} ms", fmt::join(shape, ", "), ms)});
         low = std::min(low, count.intensity());
         high = std::max(high, count.intensity());
-        if (measured.mark == apps::Mark::disc && row.contains("device")) device = row.get_string("device");
+        if (measured.mark == io::svg::Mark::disc && row.contains("device")) device = row.get_string("device");
       }
       if (!points.points.empty()) series.push_back(std::move(points));
     }
   if (bandwidth <= 0 || flops <= 0 || series.empty() || !series.back().name.starts_with("tern"))
     throw apps::UsageError("--roofline: expected rows of tern-bench conv1d: a copy, a product and forward passes");
-  apps::Chart chart = roofs(fmt::format("Depthwise convolutions, forward ({})", device), flops, bandwidth, low, high);
+  io::svg::Chart chart = roofs(fmt::format("Depthwise convolutions, forward ({})", device), flops, bandwidth, low, high);
   chart.width = 760;
   chart.series.insert(chart.series.end(), std::make_move_iterator(series.begin()), std::make_move_iterator(series.end()));
   return chart;

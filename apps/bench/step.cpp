@@ -1,24 +1,24 @@
-#include "bench/step.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 #include <filesystem>
 #include <map>
 
+#include "bench/commands.h"
 #include "bench/lists.h"
 #include "bench/ranks.h"
 #include "bench/step_case.h"
 #include "common/model.h"
 #include "common/program.h"
-#include "common/ranks.h"
-#include "common/step_profile.h"
+#include "common/training_settings.h"
 #include "io/json_object.h"
 #include "nn/nn.h"
 #include "ops/copy.h"
 #include "ops/matmul.h"
 #include "ops/random.h"
 #include "train/train.h"
+#include "trainer/ranks.h"
+#include "trainer/step_profile.h"
 
 namespace tern::bench {
 namespace {
@@ -252,7 +252,7 @@ void add_step(CLI::App& app) {
   apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it", [&c](bool is_on) { c.capture = is_on; });
   apps::add_switch(*command, "--forward-only", "the forward pass alone, without gradients or an optimizer in memory",
                    [&c](bool is_on) { c.forward_only = is_on; });
-  apps::add_profile_option(*command, c.profile, std::string(apps::profile_file_names) + " into --out");
+  apps::add_profile_option(*command, c.profile);
   command->add_option("--out", c.out, "directory for --profile, with one of its own for each of several cases")->type_name("DIR");
   add_json_option(*command, options->json, "a row a case");
   apps::add_device_option(*command, options->device);

@@ -10,7 +10,6 @@
 #include "bench/ranks.h"
 #include "common/model.h"
 #include "common/program.h"
-#include "common/step_profile.h"
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
 #include "ops/copy.h"
@@ -21,6 +20,7 @@
 #include "profile/memory_history.h"
 #include "tensor/ceil_div.h"
 #include "train/train.h"
+#include "trainer/step_profile.h"
 
 namespace tern::bench {
 namespace {
@@ -117,9 +117,9 @@ Times host_times(Device device, int steps, const std::function<void()>& f) {
   std::vector<double> ms;
   for (int i = 0; i < steps; ++i) {
     synchronize(device);
-    const double start = apps::seconds_now();
+    const double start = train::seconds_now();
     f();
-    ms.push_back((apps::seconds_now() - start) * 1e3);
+    ms.push_back((train::seconds_now() - start) * 1e3);
   }
   synchronize(device);
   return statistics(std::move(ms));
@@ -148,7 +148,7 @@ double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optim
   profile::Profiler profiler({.names = nn::module_names(model), .device = device});
   std::unique_ptr<profile::MemoryHistory> memory;
   for (std::int64_t i = 0; i < 3; ++i) {
-    if (i == apps::memory_step) memory = profile::memory_of_step(device, model, optimizer, step);
+    if (i == train::memory_step) memory = profile::memory_of_step(device, model, optimizer, step);
     else step();
   }
   synchronize(device);
@@ -160,7 +160,7 @@ double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optim
     profiler.end_step();
   }
   const profile::Profile profile = profiler.finish();
-  apps::write_profile(profile, *memory, apps::profile_files(c.out));
+  train::write_profile(profile, *memory, train::profile_files(c.out));
   return static_cast<double>(profile.wall()) / 1e6 / static_cast<double>(profile.steps());
 }
 

@@ -30,20 +30,20 @@ Times timed(Device device, int warmup, int repeats, const std::function<void()>&
   synchronize(device);
   std::vector<double> ms;
   for (int i = 0; i < repeats; ++i) {
-    const double start = apps::seconds_now();
+    const double start = train::seconds_now();
     f();
     synchronize(device);
-    ms.push_back((apps::seconds_now() - start) * 1e3);
+    ms.push_back((train::seconds_now() - start) * 1e3);
   }
   return statistics(std::move(ms));
 }
 
 double burst(Device device, int repeats, const std::function<void()>& f) {
   synchronize(device);
-  const double start = apps::seconds_now();
+  const double start = train::seconds_now();
   for (int i = 0; i < repeats; ++i) f();
   synchronize(device);
-  return (apps::seconds_now() - start) * 1e3 / repeats;
+  return (train::seconds_now() - start) * 1e3 / repeats;
 }
 
 Times timed_on_device(Device device, int warmup, int repeats, const std::function<void()>& between, const std::function<void()>& f) {

@@ -12,6 +12,8 @@
 
 namespace tern::bench {
 
+using apps::add_value;
+
 struct Times {
   double mean = 0, deviation = 0, median = 0;  ///< ms
 };
@@ -72,12 +74,6 @@ io::JsonObject& set_device(io::JsonObject& row, Device device);
 
 /// Adds `--json FILE`, the file of a RowFile; `rows` is the name of its rows in the help.
 void add_json_option(CLI::App& command, std::string& path, const std::string& rows = "the rows");
-
-/// Adds an option with its default in the help.
-template <class T>
-CLI::Option* add_value(CLI::App& command, const char* name, T& value, const std::string& help, const apps::Check& check, const char* type) {
-  return command.add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
-}
 
 /// Appends rows to a file, one JSON object a line.
 class RowFile {

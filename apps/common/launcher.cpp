@@ -17,11 +17,11 @@
 #include <thread>
 
 #include "backend/pipe.h"
-#include "common/output.h"
 #include "common/program.h"
-#include "common/stop.h"
 #include "common/temporary_directory.h"
 #include "parallel/socket.h"
+#include "trainer/stop.h"
+#include "trainer/terminal.h"
 
 namespace tern::apps {
 
@@ -56,7 +56,7 @@ class Output {
     for (std::size_t written = 0; written < text.size();) {
       const ssize_t count = ::write(to_, text.data() + written, text.size() - written);
       if (count < 0 && errno != EINTR) {  // nobody reads any more, or the disk is full: the processes go on
-        if (to_ == STDOUT_FILENO) lose_output(errno);
+        if (to_ == STDOUT_FILENO) train::lose_output(errno);
         return;
       }
       if (count > 0) written += static_cast<std::size_t>(count);
@@ -184,8 +184,8 @@ class Launcher {
     const std::string how = WIFSIGNALED(status) ? fmt::format("died by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
                                                 : fmt::format("ended with exit code {}", WEXITSTATUS(status));
     const auto left = std::count_if(processes_.begin(), processes_.end(), [](const Process& each) { return !each.status; });
-    apps::write_message(fmt::format("{}: rank {} (process {}) {}{}\n", options_.name, process.rank, process.pid, how,
-                                    left > 0 ? ": the others are asked to end" : ""));
+    train::write_message(fmt::format("{}: rank {} (process {}) {}{}\n", options_.name, process.rank, process.pid, how,
+                                     left > 0 ? ": the others are asked to end" : ""));
     ask_to_end(SIGTERM);
   }
 
@@ -195,7 +195,7 @@ class Launcher {
   }
 
   void pass_on_signals() {
-    const int signal = apps::stop_signal();
+    const int signal = train::stop_signal();
     if (signal == 0 || passed_on_ == signal) return;
     passed_on_ = signal;
     // No grace period here: the processes may be writing a checkpoint. A second Ctrl-C kills them, and one that fails ends the others.
@@ -230,7 +230,7 @@ class Launcher {
 }  // namespace
 
 int launch(const LaunchOptions& options) {
-  const apps::StopSignals signals;
+  const train::StopSignals signals;
   return Launcher(options).run();
 }
 

@@ -13,15 +13,13 @@
 #include <optional>
 #include <string_view>
 
-#include "backend/clock.h"
 #include "backend/parse_number.h"
-#include "common/output.h"
-#include "common/ranks.h"
-#include "common/stop.h"
 #include "io/file_error.h"
 #include "parallel/launch_environment.h"
 #include "text/data_error.h"
 #include "text/printable.h"
+#include "trainer/ranks.h"
+#include "trainer/stop.h"
 
 namespace tern::apps {
 
@@ -131,17 +129,17 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   fill_closed_streams();
-  ignore_write_signals();
+  train::ignore_write_signals();
   app.set_version_flag(
       "--version", fmt::format("{} {}, built {} CUDA, {}", app.get_name(), version(), built_with_cuda ? "with" : "without", cpu_variant()),
       "Print the version and exit");
   const auto complain = [&](const std::string& message, int code) {
     std::fflush(stdout);
-    write_message(fmt::format("{}: {}\n", app.get_name(), text::printable(message)));
+    train::write_message(fmt::format("{}: {}\n", app.get_name(), text::printable(message)));
     return code;
   };
   const auto end_output = [&] {
-    const std::string fault = output_fault();
+    const std::string fault = train::output_fault();
     return fault.empty() ? 0 : complain("the output could not be written: " + fault, 1);
   };
   try {
@@ -154,8 +152,8 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
     return end_output();
   } catch (const CLI::ParseError& error) {
     return complain(describe(error, app), 2);
-  } catch (const Stopped& stop) {
-    if (is_muted()) return 128 + stop.signal;  // rank 0 prints the message
+  } catch (const train::Stopped& stop) {
+    if (train::is_muted()) return 128 + stop.signal;  // rank 0 prints the message
     return complain(stop.what(), 128 + stop.signal);
   } catch (const io::DiskError& error) {
     return complain(error.what(), 1);
@@ -166,7 +164,7 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   } catch (const OutOfMemory& error) {
     return complain(fmt::format("out of memory: {}: {}", memory_hint, error.what()), 1);
   } catch (const Error& error) {
-    return complain(error.what(), is_failure_of_other_rank(error) ? 1 : 2);
+    return complain(error.what(), train::is_failure_of_other_rank(error) ? 1 : 2);
   } catch (const std::bad_alloc&) {
     return complain("out of memory: " + memory_hint, 1);
   } catch (const std::exception& error) {
@@ -202,10 +200,8 @@ bool is_true(const std::string& text) {
 }
 
 void add_device_option(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "cpu, cuda, cuda:N for the GPU of that index, or auto: cuda where a GPU answers")
-      ->check(device_name)
-      ->type_name("NAME")
-      ->capture_default_str();
+  add_value(command, "--device", device, "cpu, cuda, cuda:N for the GPU of that index, or auto: cuda where a GPU answers", device_name,
+            "NAME");
 }
 
 Device resolve_device(const std::string& device) {
@@ -263,8 +259,6 @@ void make_directory(const std::string& option, const std::filesystem::path& dire
   std::filesystem::create_directories(directory, error);
   if (error) throw UsageError(fmt::format("{}: {} could not be made: {}", option, directory.string(), error.message()));
 }
-
-double seconds_now() { return static_cast<double>(backend::steady_ns()) * 1e-9; }
 
 std::string duration(double seconds) {
   const auto whole = static_cast<long>(seconds + 0.5);

@@ -1,11 +1,15 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensor/tensor.h"
+#include "trainer/terminal.h"
 
 namespace tern::apps {
 
@@ -39,6 +43,12 @@ Check seed_value();
 Check truth_value();
 bool is_true(const std::string& text);
 
+/// Adds an option with its default in the help.
+template <class T>
+CLI::Option* add_value(CLI::App& command, const char* name, T& value, const std::string& help, const Check& check, const char* type) {
+  return command.add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
+}
+
 /// Adds `--device cpu|cuda|cuda:N|auto`.
 void add_device_option(CLI::App& command, std::string& device);
 /// The device of an option's text. A process of a launcher uses the GPU of its local rank. Throws UsageError for a GPU that does not
@@ -60,8 +70,12 @@ void require_named(const std::string& option, const std::string& directory);
 /// Makes the directory that an option names, and its parents. Throws UsageError.
 void make_directory(const std::string& option, const std::filesystem::path& directory);
 
-/// Seconds of a monotonic clock.
-double seconds_now();
+/// Writes to stdout by train::write_output().
+template <class... Values>
+void say(fmt::format_string<Values...> format, Values&&... values) {
+  train::write_output(fmt::format(format, std::forward<Values>(values)...));
+}
+
 /// A duration as text: "1 h 05 min", "3 min 20 s", "45 s".
 std::string duration(double seconds);
 /// A count as text: "1 layer", "2 layers".

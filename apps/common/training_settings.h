@@ -2,11 +2,11 @@
 #include <cstdint>
 #include <string>
 
-#include "common/checkpoint.h"
 #include "common/model.h"
 #include "common/option_table.h"
-#include "common/ranks.h"
 #include "train/precision.h"
+#include "trainer/ranks.h"
+#include "trainer/run.h"
 
 // Options that all training programs share: their declaration, their text in the help, their key in config.json.
 namespace tern::apps {
@@ -17,8 +17,8 @@ struct RunSettings {
   std::string device = "auto";  ///< text of --device
   int threads = 0;              ///< 0: one for each processor
   std::int64_t profile = 0;     ///< updates to profile; 0: none
-  CheckpointOptions checkpoints;
-  RankOptions ranks;
+  train::CheckpointOptions checkpoints;
+  train::RankOptions ranks;
 };
 
 /// The part of a run's configuration that programs share. A program's Options inherit both structs, and set the defaults of its own.
@@ -40,6 +40,34 @@ struct TrainingSettings {
 
 /// The precision of settings that have been checked.
 inline train::Precision precision(const TrainingSettings& settings) { return train::precision_of(settings.precision).value(); }
+
+/// Adds --gradient-sync, --bucket-size-mb and --shard, in the group `group` of the help.
+void add_gradient_options(CLI::App& command, std::string& gradient_sync, double& bucket_size_mb, std::string& shard, const char* group);
+/// Adds --profile [STEPS]. `steps` is 0 without the option, and default_profile_steps if it has no number.
+inline constexpr std::int64_t default_profile_steps = 3;
+inline const std::string profile_file_names = "trace.json, ops.md and memory.svg";
+void add_profile_option(CLI::App& command, std::int64_t& steps);
+/// Adds --resume, --checkpoint-every, --keep, --profile, the options of gradients and --rank-timeout.
+void add_run_options(CLI::App& command, RunSettings& settings);
+
+/// The options of a resumed run: those of its checkpoint, except for given ones that `may_change` lists. Throws UsageError for another
+/// given option whose value differs from the checkpoint's, FileError for a checkpoint with invalid options.
+template <class Options>
+Options resumed_options(const std::vector<Entry<Options>>& entries, const train::CheckpointHead& head, const Given<Options>& given,
+                        const std::vector<std::string>& may_change) {
+  const Options before = from_json(entries, head.config, head.file.path);
+  Options options = before;
+  for (const auto& [entry, text] : given) {
+    Options changed = before;
+    entry->set(changed, text);
+    const bool may = std::find(may_change.begin(), may_change.end(), entry->key) != may_change.end();
+    if (!may && entry->text(changed) != entry->text(before))
+      throw UsageError(fmt::format("{} {}: the run has {}, and goes on with it; leave the option out, or train anew without --resume",
+                                   entry->flag(), entry->text(changed), entry->text(before)));
+    entry->set(options, text);
+  }
+  return options;
+}
 
 /// Words of a program for the help of the shared entries.
 struct TrainingWords {

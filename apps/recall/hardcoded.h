@@ -3,13 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "common/plot/heat_map.h"
+#include "io/svg.h"
 #include "nn/decoder_lm.h"
 #include "recall/data_set.h"
 
 namespace tern::recall {
 
-using apps::HeatMap;
+using io::svg::HeatMap;
 
 /// A model that solves recall without training: two attention layers of one head with residual connections, without MLP and norm (Note
 /// [Hard-coded recall]).

@@ -1,7 +1,6 @@
 // tern-recall: trains models that look up what they have read, compares them, and builds one by hand.
 #include "common/lists.h"
 #include "common/program.h"
-#include "common/step_profile.h"
 #include "recall/hardcoded.h"
 #include "recall/sweep.h"
 #include "recall/train.h"
@@ -22,7 +21,7 @@ struct Arguments {
     for (const Entry& entry : entries())
       if (const std::string& text = entry.key == "preset" ? preset : task; entry.help.empty() && !text.empty())
         all.emplace_back(&entry, text);
-    return with_fixed(apps::resumed_options(entries(), apps::last_checkpoint("tern-recall", fixed.out), all, changeable));
+    return with_fixed(apps::resumed_options(entries(), train::last_checkpoint("tern-recall", fixed.out), all, changeable));
   }
 
   /// The preset; by default that of the task.
@@ -75,9 +74,7 @@ void add_train(CLI::App& app) {
       ->type_name("DIR");
   apps::add_config_option(*command, arguments->config);
   add_training(*command, *arguments);
-  apps::add_checkpoint_options(*command, arguments->fixed.checkpoints);
-  apps::add_profile_option(*command, arguments->fixed.profile, std::string(apps::profile_file_names) + " into --out");
-  apps::add_rank_options(*command, arguments->fixed.ranks);
+  apps::add_run_options(*command, arguments->fixed);
   command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });
 }
 
@@ -149,7 +146,7 @@ void add_hardcoded(CLI::App& app) {
   command->add_option("--examples", options->examples, "of each size (default: some 24,000 tokens)")
       ->check(apps::whole_number(1, 1'000'000))
       ->type_name("N");
-  command->add_option("--seed", options->seed, "of the examples")->check(apps::seed_value())->type_name("N")->capture_default_str();
+  apps::add_value(*command, "--seed", options->seed, "of the examples", apps::seed_value(), "N");
   command->add_option("--out", options->out, "directory for heat maps of Q, K, scores and probabilities")->type_name("DIR");
   apps::add_device_option(*command, options->device);
   apps::add_threads_option(*command, options->threads);

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "recall/options.h"
-#include "recall/trainer.h"
 
 namespace tern::recall {
 

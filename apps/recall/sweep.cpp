@@ -8,19 +8,19 @@
 #include <map>
 #include <stdexcept>
 
-#include "common/output.h"
-#include "common/plot/chart.h"
-#include "common/stop.h"
 #include "io/run_directory.h"
+#include "io/svg.h"
 #include "recall/runs.h"
 #include "recall/score.h"
 #include "recall/train.h"
-#include "recall/trainer.h"
+#include "recall/training.h"
 #include "text/printable.h"
+#include "trainer/stop.h"
+#include "trainer/terminal.h"
 
 namespace tern::recall {
 
-using apps::Chart, apps::Point, apps::Series;
+using io::svg::Chart, io::svg::Point, io::svg::Series;
 
 std::int64_t pairs_of(std::int64_t length) { return length == 512 ? 64 : std::max<std::int64_t>(length / 16, 1); }
 
@@ -101,7 +101,7 @@ class Table {
       fault_.clear();
     } catch (const io::FileError& error) {
       fault_ = error.what();
-      apps::write_message(fmt::format("tern-recall: {}: the sweep goes on\n", fault_));
+      train::write_message(fmt::format("tern-recall: {}: the sweep goes on\n", fault_));
     }
   }
   void require_written() const {
@@ -121,15 +121,17 @@ class Table {
   std::string fault_;  ///< of the last attempt
 };
 
-Run measure(const Options& options, Device device, apps::RunView& view, const std::function<std::string(bool)>& remains) {
+Run measure(const Options& options, Device device, const std::function<std::string(bool)>& remains) {
   manual_seed(static_cast<std::uint64_t>(options.seed));
   const Task shape = task(options);
-  Trainer trainer(
+  train::Run shown("tern-recall", remains);
+  Training training(
       options,
       make_data_set(shape, static_cast<std::uint64_t>(options.seed), options.train_examples, options.valid_examples, options.test_examples),
-      device, remains);
-  trainer.run(view);
-  const Score score = trainer.test();
+      device, shown);
+  train::Trainer& trainer = training.trainer();
+  trainer.run();
+  const Score score = training.test();
   const Interval interval = wilson(score);
   return {.task = options.task,
           .layers = options.layers,
@@ -138,18 +140,18 @@ Run measure(const Options& options, Device device, apps::RunView& view, const st
           .length = shape.columns(),
           .pairs = options.pairs,
           .seed = options.seed,
-          .params = nn::count_parameters(trainer.model()),
+          .params = nn::count_parameters(training.model()),
           .accuracy = score.accuracy(),
           .low = interval.low,
           .high = interval.high,
           .answers = score.answers,
           .train_loss = trainer.train_loss(),
           .test_loss = score.loss,
-          .epochs = trainer.epoch(),
+          .epochs = trainer.epochs(),
           .updates = trainer.updates(),
-          .seconds = trainer.seconds(),
-          .epoch_90 = trainer.passed() ? trainer.passed()->epoch : 0,
-          .seconds_90 = trainer.passed() ? trainer.passed()->seconds : 0};
+          .seconds = training.seconds(),
+          .epoch_90 = training.passed() ? training.passed()->epoch : 0,
+          .seconds_90 = training.passed() ? training.passed()->seconds : 0};
 }
 
 /// Combines runs that differ in their seed only into one point, with a bar from the least to the greatest accuracy; the bar of a single run
@@ -209,7 +211,7 @@ void sweep(const Options& options, const Grid& grid) {
   Device device = cpu;
   for (const Options& run : runs) device = require_trainable(run);
   if (options.threads > 0) set_num_threads(options.threads);
-  const apps::StopSignals signals;
+  const train::StopSignals signals;
   const std::filesystem::path directory = options.out;
   Table table(directory, options);
   const auto is_done = [&](const Options& run) { return table.has(run); };
@@ -221,15 +223,14 @@ void sweep(const Options& options, const Grid& grid) {
 
   apps::say("{} runs on {}, {}, {}{}\n", runs.size(), apps::describe(device), options.precision,
             apps::describe_step(options.use_fused_kernel, device), done > 0 ? fmt::format("; {} are done", done) : "");
-  apps::RunView view("tern-recall", nullptr);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (is_done(runs[i])) continue;
-    const Run run = measure(runs[i], device, view, remains);
+    const Run run = measure(runs[i], device, remains);
     table.add(run);
     ++done;
-    view.print(fmt::format("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}", i + 1, runs.size(),
-                           apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"), run.seed,
-                           100 * run.accuracy, run.test_loss, apps::counted(run.epochs, "epoch"), apps::duration(run.seconds)));
+    apps::say("{:>3}/{}  {}  width {:>3}  N {:>3}, {}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}\n", i + 1, runs.size(),
+              apps::counted(run.layers, "layer"), run.width, run.length, apps::counted(run.pairs, "pair"), run.seed, 100 * run.accuracy,
+              run.test_loss, apps::counted(run.epochs, "epoch"), apps::duration(run.seconds));
   }
   table.require_written();
   plot({table.file().string()}, directory);
@@ -239,7 +240,7 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
   std::vector<Run> runs;
   for (const std::string& table : tables)
     for (Run& run : read_csv(table)) runs.push_back(std::move(run));
-  const auto accuracy = [](const char* label) { return apps::Axis{.label = label, .is_percent = true, .low = 0, .high = 1}; };
+  const auto accuracy = [](const char* label) { return io::svg::Axis{.label = label, .is_percent = true, .low = 0, .high = 1}; };
   const Chart charts[] = {{.title = "Associative recall: accuracy over layers",
                            .x_label = "layers",
                            .left = accuracy("accuracy of the answer"),

@@ -3,18 +3,17 @@
 #include <fmt/format.h>
 
 #include "common/model.h"
-#include "common/output.h"
-#include "common/stop.h"
-#include "common/training_run.h"
+#include "common/program.h"
 #include "io/checksum.h"
 #include "io/run_directory.h"
 #include "recall/targets.h"
-#include "recall/trainer.h"
+#include "recall/training.h"
 #include "text/printable.h"
+#include "trainer/stop.h"
 
 namespace tern::recall {
 
-using apps::counted, apps::duration, apps::say, apps::seconds_now;
+using apps::counted, apps::duration, apps::say, train::seconds_now;
 
 namespace {
 
@@ -68,19 +67,20 @@ void train(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
 
-  apps::Ranks ranks(options.ranks, device);
-  const apps::StopSignals signals;
+  train::Ranks ranks(options.ranks, device);
+  const train::StopSignals signals;
   // Before long work, to detect at once a directory that cannot be written or that another training writes. An earlier run in it stays
   // until this one has a model.
-  apps::TrainingRun run("tern-recall", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
+  train::Run run("tern-recall", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
   const DataSet data = make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
                                      options.valid_examples, options.test_examples);
   const std::string checksum = digest(data);
   run.set_data("", checksum);
   ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
-  if (run.is_resumed()) apps::require_size(run.head(), apps::count_parameters(model_options(options, device)));
-  Trainer trainer(options, data, device, [&run](bool can_resume) { return run.remains(can_resume); }, &ranks);
-  const std::int64_t params = nn::count_parameters(trainer.model());
+  run.require_size(apps::count_parameters(model_options(options, device)));
+  Training training(options, data, device, run);
+  train::Trainer& trainer = training.trainer();
+  const std::int64_t params = nn::count_parameters(training.model());
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
       task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
   print_example(task(options), data.train);
@@ -91,36 +91,27 @@ void train(const Options& options) {
       apps::describe(device), options.precision,
       apps::describe_step(options.use_fused_kernel, ranks.shard() >= parallel::Shard::gradients ? cpu : device));
 
-  if (run.is_resumed())
-    say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
-        options.schedule == "constant" ? "" : apps::changed_schedule(run.head(), trainer.total_updates()));
-  if (options.profile > 0 && ranks.is_first())
-    trainer.loop().profile(apps::profile_of_run(options.profile, "tern-recall", run, trainer.model(), device));
-  {
-    apps::RunView view("tern-recall", ranks.is_first() ? &run : nullptr);
-    trainer.run(view, &run);
-  }
+  trainer.run();
   ranks.leave();
   if (!ranks.is_first()) return;
-  trainer.loop().finish_profile();
 
-  const Score score = trainer.test();
+  const Score score = training.test();
   const Interval interval = wilson(score);
   io::JsonObject summary;
   summary.set("preset", options.preset).set("task", options.task).set("device", to_string(device));
   summary.set("precision", options.precision).set("use_fused_kernel", options.use_fused_kernel).set("params", params);
   if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
-  summary.set("epochs", trainer.epoch()).set("updates", trainer.updates()).set("best_epoch", trainer.best_epoch());
-  summary.set("train_seconds", trainer.seconds()).set("total_seconds", seconds_now() - started);
-  summary.set("examples_per_second", trainer.examples_per_second());
+  summary.set("epochs", trainer.epochs()).set("updates", trainer.updates()).set("best_epoch", trainer.best().round);
+  summary.set("train_seconds", training.seconds()).set("total_seconds", seconds_now() - started);
+  summary.set("examples_per_second", trainer.items_per_second());
   summary.set("train_loss", trainer.train_loss()).set("test_loss", score.loss);
   summary.set("test_accuracy", score.accuracy()).set("test_answers", score.answers);
   summary.set("test_accuracy_low", interval.low).set("test_accuracy_high", interval.high);
-  if (const auto& passed = trainer.passed())
+  if (const auto passed = training.passed())
     summary.set("epoch_of_90_percent", passed->epoch).set("seconds_to_90_percent", passed->seconds);
   std::vector<TargetLoss> losses;
   if (options.loss == "all") {
-    losses = loss_by_target(task(options), data.test, trainer.test_losses());
+    losses = loss_by_target(task(options), data.test, training.test_losses());
     io::JsonObject by_target;
     for (const TargetLoss& target : losses) by_target.set(target.name, target.loss);
     summary.set("test_loss_by_target", by_target).set("least_loss", losses.back().least);
@@ -129,10 +120,10 @@ void train(const Options& options) {
   if (!losses.empty()) print_losses(losses);
   say("test accuracy {:.2f}% (95% confidence: {:.2f}% to {:.2f}%) on {} answers, loss {:.4f} nats\n", 100 * score.accuracy(),
       100 * interval.low, 100 * interval.high, score.answers, score.loss);
-  if (const auto& passed = trainer.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
-  else say("90% were not passed in {}\n", counted(trainer.epoch(), "epoch"));
+  if (const auto passed = training.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
+  else say("90% were not passed in {}\n", counted(trainer.epochs(), "epoch"));
   run.finish(summary);
-  say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+  say("trained in {}, {} {}; the run is in {}\n", duration(training.seconds()), duration(seconds_now() - started),
       run.is_resumed() ? "since --resume" : "in all", text::printable(options.out));
 }
 

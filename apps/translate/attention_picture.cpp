@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "common/plot/heat_map.h"
 #include "common/program.h"
+#include "io/svg.h"
 #include "ops/attention_softmax.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -107,13 +107,13 @@ std::string attention_picture(const Translator& translator, const std::string& l
   }
   const Tensor host = to(contiguous(cast(probabilities, DType::f32)), cpu);
   const std::string title = fmt::format("{} -> {}", text::printable(line), translator.text_of(target));
-  return apps::to_svg(title, {{fmt::format("{} of layer {} of {}", model.lm ? "attention" : "cross attention", index + 1, layers),
-                               targets,
-                               sources,
-                               host.to_vector<float>(),
-                               names(translator, target),
-                               names(translator, source),
-                               {}}});
+  return io::svg::to_svg(title, {{fmt::format("{} of layer {} of {}", model.lm ? "attention" : "cross attention", index + 1, layers),
+                                  targets,
+                                  sources,
+                                  host.to_vector<float>(),
+                                  names(translator, target),
+                                  names(translator, source),
+                                  {}}});
 }
 
 }  // namespace tern::translate

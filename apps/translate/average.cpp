@@ -4,12 +4,12 @@
 
 #include <map>
 
-#include "common/output.h"
 #include "common/program.h"
 #include "io/run_directory.h"
 #include "ops/copy.h"
 #include "text/bpe.h"
 #include "text/printable.h"
+#include "trainer/terminal.h"
 #include "translate/options.h"
 
 namespace tern::translate {

@@ -66,9 +66,9 @@ std::vector<text::ShapedBatch> Batches::in_order(const std::vector<text::Example
   return result;
 }
 
-DeviceBatch Batches::load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch,
+LoadedBatch Batches::load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch,
                           const std::optional<BatchRows>& part) const {
-  DeviceBatch result;
+  LoadedBatch result;
   for (std::size_t pick : batch.picks) result.tokens += columns(examples[pick]);
   const auto sum_of = [](const std::vector<float>& weights) { return std::accumulate(weights.begin(), weights.end(), 0.0); };
   // The part's rows of values of shape (rows, ...).
@@ -84,14 +84,21 @@ DeviceBatch Batches::load(const std::vector<text::Example>& examples, const text
   if (!is_encoder_decoder(options_)) {
     const text::Batch host = text::make_batch(examples, batch.picks, tokens_, batch.shape);
     const Shape shape{host.rows, host.length};
-    result.inputs = {upload(host.ids, shape), upload(host.labels, shape), upload(host.weights, shape), upload(host.prefix, {host.rows})};
+    result.batch = {.ids = upload(host.ids, shape),
+                    .labels = upload(host.labels, shape),
+                    .weights = upload(host.weights, shape),
+                    .lengths = upload(host.prefix, {host.rows}),
+                    .sources = {}};
     result.weight = sum_of(host.weights);
     return result;
   }
   const text::PairBatch host = text::make_pair_batch(examples, batch.picks, tokens_, batch.shape);
   const Shape src{host.rows, host.src_columns}, tgt{host.rows, host.tgt_columns};
-  result.inputs = {upload(host.src, src), upload(host.src_length, {host.rows}), upload(host.tgt_in, tgt), upload(host.labels, tgt),
-                   upload(host.weights, tgt)};
+  result.batch = {.ids = upload(host.tgt_in, tgt),
+                  .labels = upload(host.labels, tgt),
+                  .weights = upload(host.weights, tgt),
+                  .lengths = upload(host.src_length, {host.rows}),
+                  .sources = upload(host.src, src)};
   result.weight = sum_of(host.weights);
   result.tokens = static_cast<std::int64_t>(result.weight);
   for (std::int64_t length : host.src_length) result.tokens += length;

@@ -4,15 +4,14 @@
 #include <vector>
 
 #include "tensor/random.h"
-#include "tensor/tensor.h"
 #include "text/batching.h"
-#include "translate/options.h"
+#include "translate/model.h"
 
 namespace tern::translate {
 
-/// A batch on the device, for TranslationModel::loss.
-struct DeviceBatch {
-  Tensors inputs;
+/// A batch with its counts, also those of rows that other ranks have.
+struct LoadedBatch {
+  Batch batch;
   std::int64_t tokens = 0;  ///< tokens without padding: of the input of a decoder-only LM, or of source and target
   double weight = 0;        ///< sum of the weights: number of target tokens
 };
@@ -27,8 +26,8 @@ class Batches {
   std::vector<text::ShapedBatch> epoch(const std::vector<text::Example>& examples, std::uint64_t epoch) const;
   /// Batches of all examples in their order, for validation.
   std::vector<text::ShapedBatch> in_order(const std::vector<text::Example>& examples) const;
-  /// Copies a batch to the device. With `part`, `inputs` are its rows only; the numbers are those of the whole batch.
-  DeviceBatch load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch,
+  /// Copies a batch to the device. With `part`, its tensors have these rows only; the counts are those of the whole batch.
+  LoadedBatch load(const std::vector<text::Example>& examples, const text::ShapedBatch& batch,
                    const std::optional<BatchRows>& part = {}) const;
 
   /// Columns that an example needs, and the maximum that it gets.

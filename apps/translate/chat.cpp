@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "common/output.h"
 #include "common/program.h"
 #include "io/atomic_file.h"
 #include "text/line_reader.h"
 #include "text/printable.h"
 #include "text/unicode.h"
+#include "trainer/terminal.h"
 #include "translate/attention_picture.h"
 
 namespace tern::translate {

@@ -11,12 +11,12 @@
 #include <limits>
 
 #include "common/model.h"
-#include "common/output.h"
 #include "common/program.h"
 #include "common/quantile.h"
 #include "text/data_error.h"
 #include "text/line_reader.h"
 #include "text/printable.h"
+#include "trainer/terminal.h"
 
 namespace tern::translate {
 
@@ -36,8 +36,8 @@ std::vector<Translator> load_models(const SearchOptions& options) {
       throw apps::UsageError(fmt::format("--model {}: has another tokenizer.json than {}: an ensemble's runs are trained with one", name,
                                          options.models.front()));
     if (!model.is_finished)
-      apps::write_message(fmt::format("tern-translate: {}: the training of this model goes on, or was cut short: it has no summary.json\n",
-                                      text::printable(name)));
+      train::write_message(fmt::format("tern-translate: {}: the training of this model goes on, or was cut short: it has no summary.json\n",
+                                       text::printable(name)));
   }
   return models;
 }
@@ -124,7 +124,7 @@ void decode(const DecodeOptions& options) {
     // A block of several batches lets the decoder group sentences of similar length. With batch size 1 lines are translated one by one.
     const std::vector<std::string> lines = read_block(reader, batch == 1 ? 1 : 16 * batch, report, fault);
     if (lines.empty()) break;
-    const double start = apps::seconds_now();
+    const double start = train::seconds_now();
     std::string text;
     std::size_t tokens = 0;
     const auto translations = translate(models, lines, search, batch, &truncated);
@@ -136,7 +136,7 @@ void decode(const DecodeOptions& options) {
           text += fmt::format("{} ||| {} ||| {:.6f}\n", search.first_number + static_cast<std::int64_t>(i), each.text, each.score);
     }
     search.first_number += static_cast<std::int64_t>(lines.size());
-    statistics.add(lines.size(), tokens, apps::seconds_now() - start);
+    statistics.add(lines.size(), tokens, train::seconds_now() - start);
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
       throw std::runtime_error(fmt::format("the output could not be written: {}", std::strerror(errno)));
   }
@@ -144,10 +144,10 @@ void decode(const DecodeOptions& options) {
   if (truncated > 0) {
     std::int64_t room = models.front().source_room();
     for (const Translator& model : models) room = std::min(room, model.source_room());
-    apps::write_message(fmt::format("tern-translate: {} of {} lines were cut to the {} tokens that the model has room for\n", truncated,
-                                    report.lines, room));
+    train::write_message(fmt::format("tern-translate: {} of {} lines were cut to the {} tokens that the model has room for\n", truncated,
+                                     report.lines, room));
   }
-  if (options.statistics) apps::write_message(fmt::format("tern-translate: {}\n", statistics.text()));
+  if (options.statistics) train::write_message(fmt::format("tern-translate: {}\n", statistics.text()));
 }
 
 }  // namespace tern::translate

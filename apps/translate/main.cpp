@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "common/program.h"
-#include "common/step_profile.h"
 #include "io/json_object.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
@@ -40,9 +39,7 @@ void add_train(CLI::App& app) {
   apps::add_config_option(*command, state->config);
   apps::add_device_option(*command, options.device);
   apps::add_threads_option(*command, options.threads);
-  apps::add_checkpoint_options(*command, options.checkpoints);
-  apps::add_profile_option(*command, options.profile, std::string(apps::profile_file_names) + " into --out");
-  apps::add_rank_options(*command, options.ranks);
+  apps::add_run_options(*command, options);
 
   const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
   for (const Entry& entry : entries())
@@ -63,7 +60,7 @@ void add_train(CLI::App& app) {
         throw apps::UsageError(fmt::format("--{} is required (tern-translate train --help lists the options)", key));
     Options chosen = preset(apps::find_given(all, "preset").value_or(given.preset));
     if (given.checkpoints.resume) {
-      const apps::CheckpointHead head = apps::last_checkpoint("tern-translate", given.out);
+      const train::CheckpointHead head = train::last_checkpoint("tern-translate", given.out);
       chosen = apps::resumed_options(entries(), head, all, changeable);
       chosen.data = head.data;
     } else {
@@ -87,10 +84,8 @@ void add_models(CLI::App& command, SearchOptions& options) {
 }
 
 void add_precision(CLI::App& command, std::string& precision) {
-  command.add_option("--precision", precision, "fp32, tf32, tf32x3, bf16 or fp16, whatever the training had")
-      ->check(apps::one_of(apps::precision_names))
-      ->type_name("NAME")
-      ->capture_default_str();
+  apps::add_value(command, "--precision", precision, "fp32, tf32, tf32x3, bf16 or fp16, whatever the training had",
+                  apps::one_of(apps::precision_names), "NAME");
 }
 
 void add_beam(CLI::App& command, SearchOptions& options) {
@@ -98,10 +93,8 @@ void add_beam(CLI::App& command, SearchOptions& options) {
       ->check(apps::whole_number(1, 1000))
       ->type_name("N")
       ->capture_default_str();
-  command.add_option("--length-penalty", options.length_penalty, "power of its length that a hypothesis's log-probability is divided by")
-      ->check(apps::real_number(-10, 10))
-      ->type_name("X")
-      ->capture_default_str();
+  apps::add_value(command, "--length-penalty", options.length_penalty,
+                  "power of its length that a hypothesis's log-probability is divided by", apps::real_number(-10, 10), "X");
 }
 
 void add_decode(CLI::App& app) {
@@ -115,19 +108,13 @@ void add_decode(CLI::App& app) {
       ->check(apps::whole_number(1, 1'000'000))
       ->type_name("N");
   command->add_flag("--sample", options->sample, "draw tokens by their probabilities");
-  command->add_option("--temperature", options->temperature, "of samples: below 1 for the probable, 0 for greedy")
-      ->check(apps::real_number(0, 1e6))
-      ->type_name("X")
-      ->capture_default_str();
-  command->add_option("--top-k", options->top_k, "draw from the k most probable tokens, 0 for all")
-      ->check(apps::whole_number(0, 1'000'000))
-      ->type_name("N")
-      ->capture_default_str();
-  command->add_option("--top-p", options->top_p, "draw from the fewest tokens with this probability together")
-      ->check(apps::real_number(1e-9, 1))
-      ->type_name("X")
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "of samples")->check(apps::seed_value())->type_name("N")->capture_default_str();
+  apps::add_value(*command, "--temperature", options->temperature, "of samples: below 1 for the probable, 0 for greedy",
+                  apps::real_number(0, 1e6), "X");
+  apps::add_value(*command, "--top-k", options->top_k, "draw from the k most probable tokens, 0 for all", apps::whole_number(0, 1'000'000),
+                  "N");
+  apps::add_value(*command, "--top-p", options->top_p, "draw from the fewest tokens with this probability together",
+                  apps::real_number(1e-9, 1), "X");
+  apps::add_value(*command, "--seed", options->seed, "of samples", apps::seed_value(), "N");
   command
       ->add_option("--batch-size", options->batch_size,
                    "sentences decoded together; does not change the output (64 on a CPU, 512 on a GPU)")
@@ -143,10 +130,8 @@ void add_score_pairs(CLI::App& app) {
   command->add_option("--model", options->model, "run directory of a training")->required()->type_name("DIR");
   command->add_option("--src-file", options->src_file, "file of sources, one a line, plain or .gz")->required()->type_name("FILE");
   command->add_option("--tgt-file", options->tgt_file, "file of targets, one a line, plain or .gz")->required()->type_name("FILE");
-  command->add_option("--length-penalty", options->length_penalty, "power of the target's length to divide by: 0 none, 1 for the mean")
-      ->check(apps::real_number(-10, 10))
-      ->type_name("X")
-      ->capture_default_str();
+  apps::add_value(*command, "--length-penalty", options->length_penalty,
+                  "power of the target's length to divide by: 0 none, 1 for the mean", apps::real_number(-10, 10), "X");
   command->add_option("--batch-size", options->batch_size, "pairs read together; does not change the output")
       ->check(apps::whole_number(1, 1'000'000))
       ->type_name("N")

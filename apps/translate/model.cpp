@@ -28,21 +28,22 @@ Tensor TranslationModel::position_ids(const Tensor& prefix, std::int64_t columns
   return nn::reset_position_ids(prefix, columns, reset_position(options_), options_.length - 1);
 }
 
-Tensor TranslationModel::loss(const Tensors& batch, const LossOptions& options) const {
-  Tensors x = batch;
+Tensor TranslationModel::loss(Batch batch, const LossOptions& options) const {
   if (options.r_drop > 0)
-    for (Tensor& each : x) each = repeat(each, 2, 0);
-  const CrossEntropyOptions entropy{
-      .token_weights = x[lm ? 2 : 4], .label_smoothing = options.label_smoothing, .reduction = options.reduction};
+    batch.for_each_tensor([](Tensor& each) {
+      if (each.defined()) each = repeat(each, 2, 0);
+    });
+  const auto& [ids, labels, weights, lengths, sources] = batch;
+  const CrossEntropyOptions entropy{.token_weights = weights, .label_smoothing = options.label_smoothing, .reduction = options.reduction};
   if (lm) {
-    const AttentionMask visible = mask(x[3]);
-    const Tensor positions = position_ids(x[3], x[0].size(1));
-    if (options.r_drop > 0) return train::r_drop_loss(lm->forward(x[0], visible, positions), x[1], options.r_drop, entropy);
-    return lm->loss(x[0], x[1], entropy, visible, positions);
+    const AttentionMask visible = mask(lengths);
+    const Tensor positions = position_ids(lengths, ids.size(1));
+    if (options.r_drop > 0) return train::r_drop_loss(lm->forward(ids, visible, positions), labels, options.r_drop, entropy);
+    return lm->loss(ids, labels, entropy, visible, positions);
   }
   const nn::EncoderDecoder& model = *encoder_decoder;
-  if (options.r_drop > 0) return train::r_drop_loss(model.forward(x[0], x[1], x[2]), x[3], options.r_drop, entropy);
-  return model.loss(x[0], x[1], x[2], x[3], entropy);
+  if (options.r_drop > 0) return train::r_drop_loss(model.forward(sources, lengths, ids), labels, options.r_drop, entropy);
+  return model.loss(sources, lengths, ids, labels, entropy);
 }
 
 std::int64_t count_parameters(const Options& options, std::int64_t vocab) {

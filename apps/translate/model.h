@@ -6,6 +6,18 @@
 
 namespace tern::translate {
 
+/// A batch on the device.
+struct Batch {
+  Tensor ids;      ///< (B, T) of i64: `<src> eos_src <tgt>` for a decoder-only LM, `eos_src <tgt>` for an encoder-decoder
+  Tensor labels;   ///< (B, T) of i64: the next tokens
+  Tensor weights;  ///< (B, T) of f32: 0 except at targets
+  Tensor lengths;  ///< (B) of i64: tokens of the sources, which are a decoder-only LM's prefixes
+  Tensor sources;  ///< (B, S) of i64, for the encoder; undefined for a decoder-only LM
+  void for_each_tensor(auto&& visit) {
+    for (Tensor* each : {&ids, &labels, &weights, &lengths, &sources}) visit(*each);
+  }
+};
+
 /// Options of the loss.
 struct LossOptions {
   Reduction reduction = Reduction::mean;  ///< over the weighted target tokens
@@ -21,11 +33,8 @@ struct TranslationModel final : nn::Module {
   TranslationModel(const Options& options, std::int64_t vocab, Device device);
   void visit(nn::Visitor& v) override;
 
-  /// The loss of a batch of Batches::load:
-  ///   prefix-lm        ids (B, T), labels (B, T), weights (B, T), prefix (B)
-  ///   encoder-decoder  src (B, S), src_length (B), tgt_in (B, T), labels (B, T), weights (B, T)
-  /// with weights in f32, 0 except at targets, and all else in i64.
-  Tensor loss(const Tensors& batch, const LossOptions& options = {}) const;
+  /// The loss of a batch of Batches::load.
+  Tensor loss(Batch batch, const LossOptions& options = {}) const;
 
   /// The attention mask for rows with prefixes (B): with prefix_lm the tokens of a source attend to the whole source.
   AttentionMask mask(const Tensor& prefix) const;

@@ -4,11 +4,11 @@
 
 #include <filesystem>
 
-#include "common/output.h"
 #include "common/program.h"
 #include "io/run_directory.h"
 #include "nn/quantize.h"
 #include "text/printable.h"
+#include "trainer/terminal.h"
 #include "translate/translator.h"
 
 namespace tern::translate {

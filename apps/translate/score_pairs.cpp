@@ -6,11 +6,11 @@
 #include <cmath>
 #include <numeric>
 
-#include "common/output.h"
 #include "common/program.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "text/corpus.h"
+#include "trainer/terminal.h"
 #include "translate/decode.h"
 #include "translate/pairs.h"
 
@@ -107,8 +107,8 @@ void score_pairs(const ScorePairsOptions& options) {
   for (double score : scores) text += fmt::format("{:.6f}\n", score);
   std::fwrite(text.data(), 1, text.size(), stdout);  // apps::run() reports a failed write
   if (truncated > 0)
-    apps::write_message(fmt::format("tern-translate: {} of {} pairs were cut to the {} tokens that the model has room for\n", truncated,
-                                    pairs.size(), translator.options.length));
+    train::write_message(fmt::format("tern-translate: {} of {} pairs were cut to the {} tokens that the model has room for\n", truncated,
+                                     pairs.size(), translator.options.length));
 }
 
 }  // namespace tern::translate

@@ -5,37 +5,30 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <span>
 #include <utility>
 
-#include "common/epoch_loop.h"
 #include "common/model.h"
-#include "common/output.h"
 #include "common/program.h"
-#include "common/run_view.h"
-#include "common/stop.h"
-#include "common/training_run.h"
 #include "io/checksum.h"
 #include "io/run_directory.h"
 #include "nn/nn.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
 #include "text/printable.h"
+#include "trainer/stop.h"
 #include "translate/distill.h"
-#include "translate/trainer.h"
+#include "translate/training.h"
 #include "translate/translator.h"
 
 namespace tern::translate {
 
 using apps::duration;
 using apps::say;
-using apps::seconds_now;
 using apps::UsageError;
 using text::printable;
+using train::seconds_now;
 
 namespace {
-
-constexpr std::size_t decode_rows = 128, decode_block = 16;  ///< sentences of a batch, batches of a block
 
 /// Called between the steps of the preparation. Throws Stopped if a signal has asked for a stop.
 using OnStep = std::function<void()>;
@@ -121,19 +114,6 @@ void check(const Options& options) {
   if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
 }
 
-/// Translates in blocks, between which a signal ends the training.
-std::vector<std::string> translate(const Trainer& trainer, const Translator& translator, std::span<const std::string> lines,
-                                   const nn::GenerateOptions& search = {.has_scores = false}) {
-  std::vector<std::string> result;
-  for (std::size_t first = 0; first < lines.size(); first += decode_block * decode_rows) {
-    trainer.require_no_stop();
-    const auto block = lines.subspan(first, std::min(decode_block * decode_rows, lines.size() - first));
-    for (auto& translations : translate(std::span(&translator, 1), block, search, decode_rows))
-      result.push_back(std::move(translations.front().text));
-  }
-  return result;
-}
-
 /// The name of the training's loss, with what it has beyond the cross entropy.
 std::string training_loss(const Options& options) {
   std::vector<std::string> terms;
@@ -141,68 +121,6 @@ std::string training_loss(const Options& options) {
   if (options.r_drop > 0) terms.push_back(fmt::format("R-Drop {:g}", options.r_drop));
   return terms.empty() ? "training loss" : fmt::format("training loss ({})", fmt::join(terms, ", "));
 }
-
-/// A translator's training, for apps::EpochLoop.
-class Task final : public apps::Trainable {
- public:
-  /// `run` may be null.
-  Task(Trainer& trainer, Translator& translator, const Data& data, apps::TrainingRun* run)
-      : trainer_(trainer), translator_(translator), data_(data), view_("tern-translate", run, training_loss(translator.options)) {}
-
-  apps::TrainingLoop& loop() override { return trainer_.loop(); }
-  const nn::Module& model() const override { return translator_.model; }
-  void run_epoch(std::int64_t /*round*/, std::int64_t done, const std::function<void()>& after_update) override {
-    trainer_.run_round(done, after_update, view_);
-  }
-  std::vector<NamedTensor> served() override {
-    const train::Ema* average = trainer_.average();
-    return average ? average->averages() : Trainable::served();
-  }
-  std::vector<NamedTensor> state() override {
-    if (!trainer_.average()) return {};
-    std::vector<NamedTensor> result = trainer_.average()->state();
-    for (NamedTensor& entry : result) entry.name = "ema." + entry.name;
-    return result;
-  }
-
-  /// The best model has the highest BLEU or, without --bleu-every and --valid-every, the least loss.
-  apps::Validation validate(std::int64_t rounds, bool is_last) override {
-    const auto measured = trainer_.measured();
-    apps::Validation result;
-    const double loss = trainer_.valid_loss();
-    result.numbers.set("valid_loss", loss);
-    if (const double smoothing = translator_.options.label_smoothing; smoothing > 0)
-      result.numbers.set("valid_smoothed_loss", trainer_.valid_loss(smoothing));
-    const std::int64_t every = translator_.options.valid_every > 0 ? 1 : translator_.options.bleu_every;
-    if (every == 0) result.rank = {0, -loss};
-    if (!is_last && (every == 0 || rounds % every != 0)) return result;
-    const std::vector<std::string> hypotheses = translate(trainer_, translator_, data_.valid.src);
-    const double bleu = text::bleu(hypotheses, data_.valid.tgt).score;
-    for (std::size_t i = 0; i < hypotheses.size(); ++i) samples_.push_back({data_.valid.src[i], hypotheses[i], data_.valid.tgt[i]});
-    result.numbers.set("valid_bleu", bleu);
-    if (every > 0) result.rank = {bleu, -loss};
-    return result;
-  }
-
-  void report(std::int64_t /*rounds*/, const apps::Validation& validation) override {
-    const io::JsonObject& numbers = validation.numbers;
-    const std::int64_t epochs = trainer_.epochs_of(trainer_.updates());
-    io::JsonObject line;
-    line.set("epoch", epochs).set("update", trainer_.updates()).set("train_loss", trainer_.train_loss()).update(numbers);
-    line.set("tokens_per_second", trainer_.tokens_per_second()).set("seconds", trainer_.seconds());
-    std::string text = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  {:.0f} tokens/s", epochs, trainer_.train_loss(),
-                                   numbers.get_double("valid_loss"), trainer_.tokens_per_second());
-    if (numbers.contains("valid_bleu")) text += fmt::format("  valid BLEU {:.2f}", numbers.get_double("valid_bleu"));
-    view_.validated(line, text, std::exchange(samples_, {}));
-  }
-
- private:
-  Trainer& trainer_;
-  Translator& translator_;
-  const Data& data_;
-  apps::RunView view_;
-  std::vector<apps::Sample> samples_;  ///< of the last validation, until it is reported
-};
 
 struct Scored {
   std::string name;
@@ -249,32 +167,33 @@ void train(const Options& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   apps::require_memory(count_parameters(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
-  apps::Ranks ranks(options.ranks, device);
-  const apps::StopSignals signals;
+  train::Ranks ranks(options.ranks, device);
+  const train::StopSignals signals;
   // Before the data are read, to detect at once a directory that cannot be written or that another training writes. An earlier run in it
   // stays until this one has a model; a fault in the data leaves nothing behind.
-  apps::TrainingRun run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
-  const auto remains = [&run](bool can_resume) { return run.remains(can_resume); };
+  train::Run run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
+  run.name_loss(training_loss(options));
   const OnStep on_step = [&run] {
-    if (apps::stop_signal() != 0) apps::require_no_stop("before the first update" + run.remains());
+    if (train::stop_signal() != 0) train::require_no_stop("before the first update" + run.remains());
   };
   Data data = read(options, on_step);
   const std::size_t originals = data.train.size();
   const std::size_t distilled = add_distilled(data.train, options, device, on_step);
   if (distilled > 0) say("teacher  {} more pairs, as {} translates them\n", distilled, printable(options.teacher));
   const std::string checksum = digest(data, on_step);
-  run.set_data(std::filesystem::absolute(options.data), checksum);
+  run.set_data(std::filesystem::absolute(options.data).string(), checksum);
   ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
   const text::Tokenizer tokenizer =
       run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, originals, on_step);
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
-  if (run.is_resumed()) apps::require_size(run.head(), count_parameters(options, vocab));
+  run.require_size(count_parameters(options, vocab));
   manual_seed(static_cast<std::uint64_t>(options.seed));  // after the teachers, whose models draw random numbers, too
   Translator translator{options, tokenizer, TranslationModel(options, vocab, device), device};
   TrainingPairs pairs(options, tokenizer, data.train, on_step);
-  Trainer trainer(translator, pairs, encode(tokenizer, data.valid, on_step), remains, &ranks);
+  Training training(translator, pairs, data.valid, encode(tokenizer, data.valid, on_step), run);
+  train::Trainer& trainer = training.trainer();
   const std::int64_t params = nn::count_parameters(translator.model);
-  if (trainer.cut() > 0) say("cut      {} training pairs to {} tokens\n", trainer.cut(), options.length);
+  if (const std::size_t cut = training.cut(); cut > 0) say("cut      {} training pairs to {} tokens\n", cut, options.length);
   const std::int64_t encoder = options.encoder_layers > 0 ? options.encoder_layers : options.layers;
   say("model    {}{} layers, width {}, {} heads, vocabulary {}: {:.2f} M parameters\n",
       is_encoder_decoder(options) ? fmt::format("{} + ", encoder) : "", options.layers, options.width, options.heads,
@@ -286,38 +205,26 @@ void train(const Options& options) {
 
   if (!run.is_resumed()) run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
-  Task task(trainer, translator, data, ranks.is_first() ? &run : nullptr);
-  apps::EpochLoop epochs(task, &run, {.patience = options.patience});
-  if (run.is_resumed()) {
-    epochs.resume();
-    say("resumed  {}{}\n", apps::resumed_from(run.head(), trainer.total_updates()),
-        options.schedule != "constant" && options.schedule != "inverse-sqrt" ? apps::changed_schedule(run.head(), trainer.total_updates())
-                                                                             : "");
-  }
-  if (options.profile > 0 && ranks.is_first())
-    trainer.loop().profile(apps::profile_of_run(options.profile, "tern-translate", run, translator.model, device));
-  epochs.run();
-  trainer.loop().finish_profile();
+  trainer.run();
   ranks.leave();
   if (!ranks.is_first()) return;
-  io::JsonObject valid = epochs.best().validation.numbers;
+  io::JsonObject valid = trainer.best().validation.numbers;
   if (!valid.contains("valid_bleu"))  // --bleu-every 0, and the last model was not the best
-    valid.set("valid_bleu", text::bleu(translate(trainer, translator, data.valid.src), data.valid.tgt).score);
+    valid.set("valid_bleu", text::bleu(training.translate(data.valid.src), data.valid.tgt).score);
 
   std::vector<Scored> tests;
   const nn::GenerateOptions search = beam_search(options.beam, options.length_penalty);
-  for (const TestSet& set : data.tests) tests.push_back(scored(set, translate(trainer, translator, set.corpus.src, search)));
-  if (options.beam > 1)
-    valid.set("valid_beam_bleu", text::bleu(translate(trainer, translator, data.valid.src, search), data.valid.tgt).score);
+  for (const TestSet& set : data.tests) tests.push_back(scored(set, training.translate(set.corpus.src, search)));
+  if (options.beam > 1) valid.set("valid_beam_bleu", text::bleu(training.translate(data.valid.src, search), data.valid.tgt).score);
   io::JsonObject summary;
   summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
   summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
   if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
-  summary.set("epochs", trainer.epochs()).set("updates", trainer.updates());
+  summary.set("epochs", trainer.total_epochs()).set("updates", trainer.updates());
   summary.set("data_seconds", data_seconds).set("train_seconds", trainer.seconds());
-  summary.set("total_seconds", seconds_now() - started).set("tokens_per_second", trainer.tokens_per_second());
+  summary.set("total_seconds", seconds_now() - started).set("tokens_per_second", trainer.items_per_second());
   summary.set("train_loss", trainer.train_loss()).update(valid);
-  summary.set("best_epoch", epochs.best().epoch).set("best_update", epochs.best().update);
+  summary.set("best_epoch", trainer.best().round).set("best_update", trainer.best().update);
   add_scores(summary, tests);
 
   for (std::size_t i = 0; i < tests.size(); ++i) {

@@ -45,4 +45,13 @@ double inverse_sqrt(std::int64_t step, std::int64_t warmup) {
   return std::sqrt(static_cast<double>(std::max<std::int64_t>(warmup, 1)) / static_cast<double>(std::max<std::int64_t>(step, 1)));
 }
 
+double by_name(std::string_view name, std::int64_t step, std::int64_t warmup, std::int64_t total) {
+  if (name == "cosine") return cosine(step, warmup, total);
+  if (name == "linear") return linear(step, warmup, total);
+  if (name == "wsd") return wsd(step, warmup, total, total / 5);
+  if (name == "one-cycle") return one_cycle(step, warmup, total);
+  if (name == "inverse-sqrt") return inverse_sqrt(step, std::max<std::int64_t>(warmup, 1));
+  return linear_warmup(step, warmup);
+}
+
 }  // namespace tern::train::schedule

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 /// Learning-rate schedules: pure functions from the number of the update, counted from 1, to a factor of the peak rate:
 /// `optimizer.set_lr_factor(schedule::inverse_sqrt(step, 4000))`.
@@ -29,5 +30,9 @@ double cosine(std::int64_t step, std::int64_t warmup, std::int64_t total, double
 
 /// After the warm-up, sqrt(warmup / step). Vaswani et al., 2017, without its factor of the width.
 double inverse_sqrt(std::int64_t step, std::int64_t warmup);
+
+/// The schedule of a name: cosine, linear, wsd (decay in the last fifth), one-cycle or inverse-sqrt, each after a warm-up of `warmup`
+/// updates. Other names are constant after the warm-up.
+double by_name(std::string_view name, std::int64_t step, std::int64_t warmup, std::int64_t total);
 
 }  // namespace tern::train::schedule

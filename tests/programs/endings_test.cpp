@@ -3,8 +3,8 @@
 #include <functional>
 #include <thread>
 
-#include "common/output.h"
 #include "support.h"
+#include "trainer/terminal.h"
 
 using namespace tern::programs::test;
 
@@ -148,10 +148,10 @@ TEST_CASE("Output that nobody reads is dropped") {
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(ends[1], stream);
     const std::string line(100, 'x');
     for (int i = 0; i < 2000; ++i) {  // a pipe holds 64 KB
-      tern::apps::write_progress(line);
-      tern::apps::write_output(line);
+      tern::train::write_progress(line);
+      tern::train::write_output(line);
     }
-    ::_exit(tern::apps::output_fault() == "its reader does not read" ? 0 : 1);
+    ::_exit(tern::train::output_fault() == "its reader does not read" ? 0 : 1);
   }
   CHECK(finish(child) == 0);
   ::close(ends[0]);

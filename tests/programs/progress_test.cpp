@@ -1,14 +1,13 @@
 // The status line of trainings.
-#include "common/progress.h"
-
 #include <poll.h>
 #include <sys/ioctl.h>
 
 #include <cstdlib>
 
 #include "support.h"
+#include "trainer/terminal.h"
 
-using namespace tern::apps;
+using namespace tern::train;
 using namespace tern::programs::test;
 
 namespace {

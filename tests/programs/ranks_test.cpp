@@ -1,5 +1,5 @@
 // Trainings in several processes: tern-launch with either trainer.
-#include "common/ranks.h"
+#include "trainer/ranks.h"
 
 #include <chrono>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "support.h"
 
 using namespace tern::programs::test;
-using tern::apps::part_of, tern::apps::RankPart, tern::apps::rows_multiple;
+using tern::train::part_of, tern::train::RankPart, tern::train::rows_multiple;
 
 namespace {
 

@@ -1,0 +1,172 @@
+#include "recall/training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/loss.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "tensor/ceil_div.h"
+#include "text/batching.h"
+
+namespace tern::recall {
+
+static Tensor to_device(const std::vector<std::size_t>& picks, Device device) {
+  const std::vector<std::int64_t> ids(picks.begin(), picks.end());
+  return Tensor::from(ids, {static_cast<std::int64_t>(ids.size())}, device);
+}
+
+/// Number of targets of each example in the loss.
+static std::vector<std::int64_t> count_targets(const Examples& examples, bool answers_alone) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(examples.count), examples.answers);
+  if (answers_alone) return counts;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto first = examples.targets.begin() + static_cast<std::ptrdiff_t>(i) * examples.columns;
+    counts[i] = std::count_if(first, first + examples.columns, [](std::int64_t target) { return target >= 0; });
+  }
+  return counts;
+}
+
+Training::Training(const Options& options, const DataSet& data, Device device, train::Run& run)
+    : options_(options),
+      device_(device),
+      model_(model_options(options, device)),
+      train_(upload(data.train)),
+      valid_(upload(data.valid)),
+      test_(upload(data.test)),
+      ranks_(run.ranks() && !run.ranks()->is_alone() ? run.ranks() : nullptr),
+      per_epoch_(ceil_div(train_.count, options.batch_size)) {
+  for (nn::TransformerLayer& block : model_.blocks) block.drop = nn::Dropout(options.branch_dropout);
+  if (ranks_) target_counts_ = count_targets(data.train, options_.loss == "answer");
+  const train::AdamWOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
+  train::TrainerOptions training{.updates = options_.epochs * per_epoch_,
+                                 .updates_per_epoch = per_epoch_,
+                                 .lr = options_.lr,
+                                 .schedule = options_.schedule,
+                                 .warmup = options_.warmup,
+                                 .clip = options_.clip,
+                                 .precision = precision(options_),
+                                 .may_end_early = options_.target > 0,
+                                 .profile = options_.profile};
+  if (options_.schedule == "cosine-epoch")
+    training.lr_factor = [this](std::int64_t update) { return train::schedule::cosine((update - 1) / per_epoch_, 0, options_.epochs); };
+  const Reduction reduction = ranks_ ? Reduction::sum : Reduction::mean;
+  trainer_.emplace(model_,
+                   train::Task{.loss = [this, reduction](const Batch& batch) { return loss(forward(train_, batch.picks), reduction); },
+                               .batch = [this](std::int64_t update) { return batch(update); },
+                               .optimizer = [adam](const Tensors& parameters) { return std::make_unique<train::AdamW>(parameters, adam); },
+                               .validate = [this](const train::Trainer& trainer) { return validate(trainer); }},
+                   std::move(training), run);
+}
+
+Training::DeviceExamples Training::upload(const Examples& examples) const {
+  const Shape rows{examples.count, examples.columns};
+  return {examples.count, Tensor::from(examples.inputs, rows, device_), Tensor::from(examples.targets, rows, device_),
+          Tensor::from(examples.answer_columns, {examples.count, examples.answers}, device_)};
+}
+
+Training::Forward Training::forward(const DeviceExamples& examples, const Tensor& picks) const {
+  const Tensor ids = index_select(examples.inputs, 0, picks), targets = index_select(examples.targets, 0, picks);
+  const std::int64_t rows = ids.size(0), columns = ids.size(1);
+  const Tensor hidden = model_.hidden(ids, {.causal = options_.causal});
+  const Tensor first_rows = reshape(arange(rows, DType::i64, device_), {rows, 1}) * static_cast<double>(columns);
+  return {.all = {flatten(hidden, 0, 1), flatten(targets)},
+          .answer_rows = flatten(first_rows + index_select(examples.answer_columns, 0, picks))};
+}
+
+/// Selects the rows of answers, so that the head, whose vocabulary may be large, computes these only.
+Training::HeadInput Training::select_rows(const HeadInput& all, const Tensor& rows) {
+  return {index_select(all.hidden, 0, rows), index_select(all.targets, 0, rows)};
+}
+
+Tensor Training::loss(const Forward& batch, Reduction reduction) const {
+  const auto [hidden, targets] = options_.loss == "answer" ? select_rows(batch.all, batch.answer_rows) : batch.all;
+  return model_.head.cross_entropy(hidden, targets, {.reduction = reduction});
+}
+
+/// Of several ranks: this rank's rows.
+train::UpdateBatch Training::batch(std::int64_t update) {
+  if (const std::int64_t epoch = update / per_epoch_; epoch != epoch_) {
+    const auto order = text::epoch_order(static_cast<std::size_t>(train_.count), static_cast<std::uint64_t>(options_.seed),
+                                         static_cast<std::uint64_t>(epoch), 0);
+    batches_ = text::fixed_batches(order, static_cast<std::size_t>(options_.batch_size));
+    epoch_ = epoch;
+  }
+  const std::vector<std::size_t>& picked = batches_[static_cast<std::size_t>(update % per_epoch_)];
+  const auto rows = static_cast<std::int64_t>(picked.size());
+  if (!ranks_) return {.parts = {Batch{to_device(picked, device_)}}, .items = rows};
+  const std::int64_t multiple = train::rows_multiple(train_.inputs.size(1), options_.width, options_.mlp * options_.width);
+  const train::RankPart part = ranks_->part(rows, multiple);
+  std::int64_t targets = 0;
+  for (const std::size_t pick : picked) targets += target_counts_[pick];
+  const auto first = picked.begin() + part.rows.first;
+  const Batch own{to_device({first, first + part.rows.count}, device_)};
+  return {.parts = {{own, static_cast<double>(targets), part}}, .items = rows};
+}
+
+void Training::for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&)>& visit) {
+  constexpr std::size_t rows = 128;
+  const NoGrad unrecorded;
+  const train::PrecisionScope scope(precision(options_));
+  model_.eval();
+  std::vector<std::size_t> order(static_cast<std::size_t>(examples.count));
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (const auto& picked : text::fixed_batches(order, rows)) {
+    trainer_->require_no_stop();
+    visit(forward(examples, to_device(picked, device_)));
+  }
+  model_.train();
+}
+
+Score Training::score(const DeviceExamples& examples) {
+  Tensor correct = zeros({}, DType::i64, device_), total = zeros({}, DType::f32, device_);
+  for_each_batch(examples, [&](const Forward& batch) {
+    const HeadInput answers = select_rows(batch.all, batch.answer_rows);
+    correct = correct + sum(eq(argmax(model_.head.forward(answers.hidden)), answers.targets));
+    add_(total, loss(batch) * static_cast<double>(batch.answer_rows.size(0)));
+  });
+  // The only wait for the device.
+  const std::int64_t answers = examples.count * examples.answer_columns.size(1);
+  return {.correct = correct.item<std::int64_t>(),
+          .answers = answers,
+          .loss = trainer_->require_finite(total.item<double>() / static_cast<double>(answers))};
+}
+
+std::vector<float> Training::test_losses() {
+  std::vector<float> result;
+  for_each_batch(test_, [&](const Forward& batch) {
+    const Tensor losses = cross_entropy(model_.head.forward(batch.all.hidden), batch.all.targets, {.reduction = Reduction::none});
+    const std::vector<float> values = losses.to_vector<float>();
+    result.insert(result.end(), values.begin(), values.end());
+  });
+  return result;
+}
+
+train::Validation Training::validate(const train::Trainer& trainer) {
+  const Score score = this->score(valid_);
+  seconds_ = trainer.elapsed();
+  if (!passed() && score.accuracy() >= 0.9)
+    trainer_->numbers.set("epoch_of_90_percent", trainer.round()).set("seconds_to_90_percent", seconds_);
+  io::JsonObject numbers;
+  numbers.set("valid_loss", score.loss).set("valid_accuracy", score.accuracy());
+  return {.rank = std::pair(score.accuracy(), -score.loss),
+          .numbers = numbers,
+          .is_enough = options_.target > 0 && score.accuracy() >= options_.target,
+          .shown = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s", trainer.round(),
+                               trainer.train_loss(), score.loss, 100 * score.accuracy(), trainer.items_per_second()),
+          .seconds = seconds_};
+}
+
+std::optional<Training::Passed> Training::passed() const {
+  const io::JsonObject& numbers = trainer_->numbers;
+  if (!numbers.contains("epoch_of_90_percent")) return std::nullopt;
+  return Passed{numbers.get_int("epoch_of_90_percent"), numbers.get_double("seconds_to_90_percent")};
+}
+
+}  // namespace tern::recall

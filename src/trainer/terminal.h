@@ -1,0 +1,76 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tern::train {
+
+/// Writes to stdout. Text that a closed, full or stalled stream does not accept within a second is dropped, so that output cannot end a
+/// training; output_fault() reports the loss.
+void write_output(std::string_view text);
+/// Writes a message to stderr in the same way.
+void write_message(std::string_view text);
+/// Writes progress to stderr, without waiting for a reader.
+void write_progress(std::string_view text);
+
+/// Makes write_output() and write_progress() do nothing, in all processes of a training but the first.
+void mute_output();
+bool is_muted();  ///< true after mute_output()
+
+/// Tells output_fault() that a write to stdout by another way failed with this errno.
+void lose_output(int error);
+/// Flushes stdout. Returns the reason why output was lost; "" if none was.
+std::string output_fault();
+
+/// Ignores SIGPIPE and SIGXFSZ, so that a write to a pipe without a reader or past the file size limit fails with an error instead.
+void ignore_write_signals();
+
+/// Progress of a training.
+struct Progress {
+  std::int64_t epoch = 1;         ///< the present one, from 1
+  std::int64_t epochs = 1;        ///< their total
+  std::int64_t update = 0;        ///< completed updates
+  std::int64_t updates = 1;       ///< their total
+  std::int64_t first_update = 0;  ///< updates before this session
+  double seconds = 0;             ///< time of this session
+  double loss = 0;                ///< mean of the last updates
+  double items_per_second = 0;    ///< tokens or examples
+  const char* unit = "tokens";    ///< unit of the items
+  bool may_end_early = false;     ///< the remaining time is an upper bound
+};
+
+/// Progress as text: "epoch 3/20  45%|####    | 540/1200 [00:32<00:40, 16.9 updates/s] loss 2.345  12,345 tokens/s" in fewer than `columns`
+/// columns; if they do not suffice, first the bar is left out. 0 columns: a line of a file, without a bar.
+std::string progress_text(const Progress& progress, std::size_t columns);
+
+/// A time as text: "1:02:05", "02:05".
+std::string clock_time(double seconds);
+/// A rounded number with separators: "12,345".
+std::string grouped(double value);
+
+/// A status line. On a terminal it is rewritten in place, at most four times a second; elsewhere, as in a log file, a line is printed every
+/// fifteen seconds. Text that cannot be written is dropped.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine() { finish(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  /// True if enough time has passed for the next update to be shown.
+  bool is_due() const;
+  void update(const Progress& progress);  ///< shows it
+  /// Ends the line, so that other output starts on a new one.
+  void finish();
+  /// Prints a line that stays, above the status.
+  void print(const std::string& line);
+
+ private:
+  bool is_terminal_;
+  double last_;
+  std::size_t shown_ = 0;
+};
+
+/// Seconds of a monotonic clock.
+double seconds_now();
+
+}  // namespace tern::train
