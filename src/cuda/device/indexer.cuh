@@ -3,7 +3,12 @@
 
 #include "tensor/max_dims.h"
 
-// Index arithmetic: from an element's index to its offset in strided memory. (The host builds these from a runtime/layout.h.)
+// Index arithmetic: from an element's index to its offset in strided memory. (The host builds these from a tensor/layout.h.)
+namespace tern {
+template <int n>
+struct Layout;
+}
+
 namespace tern::gpu {
 
 /// Division by a number that is constant in a launch: a multiplication and a shift, where the hardware's integer division takes some twenty
@@ -27,6 +32,14 @@ struct Indexer {
   int dims = 0;
   Divider sizes[max_dims];
   std::int64_t strides[n][max_dims] = {};
+
+  Indexer() = default;
+  Indexer(const Layout<n>& layout) : dims(layout.dims) {
+    for (int d = 0; d < dims; ++d) {
+      sizes[d] = Divider(layout.sizes[d]);
+      for (int i = 0; i < n; ++i) strides[i][d] = layout.strides[i][d];
+    }
+  }
 
   /// Offsets of element number `index` in every operand.
   __device__ __forceinline__ void locate(std::uint32_t index, std::int64_t (&offsets)[n]) const {

@@ -6,9 +6,9 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
+#include "tensor/layout.h"
 
 // Batched GEMM by gemm.h, and by cuBLAS where that has no algorithm. Both are column-major, so they compute c^T = b^T a^T: the operands are
 // swapped, and a row-major matrix is "not transposed". A batch with one stride is passed as such, another as arrays of addresses that a
@@ -54,10 +54,7 @@ bool merge_into_rows(BatchedProblem& p) {
     p.m *= size;
     p.a_strides[0] = a_row;
     p.c_strides[0] = c_row;
-    Layout<3> rest;
-    for (int e = 0; e < p.batch.dims; ++e)
-      if (e != d) rest.push(p.batch.sizes[e], {p.batch.strides[0][e], p.batch.strides[1][e], p.batch.strides[2][e]});
-    p.batch = rest;
+    p.batch = p.batch.without(d);
     return true;
   }
   return false;

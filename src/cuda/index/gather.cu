@@ -5,11 +5,11 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/index.h"
 #include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
+#include "tensor/layout.h"
 
 // Gather, index_select, index_copy, scatter_add and positions: reads, writes and additions at indices from memory. One thread per element
 // (or per 16 bytes, if rows are contiguous); an index outside the range reads as zero and writes nothing.

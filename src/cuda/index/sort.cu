@@ -7,10 +7,10 @@
 #include "cuda/index/sort.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/layout.h"
 #include "ops/kernels/index.h"
 #include "ops/kernels/random.h"
 #include "tensor/dispatch.h"
+#include "tensor/layout.h"
 
 // Sorting. Each element is converted to an unsigned key of the same order, inverted for descending order: a float's key is its bits, with
 // the sign bit flipped and negative numbers inverted; NaN comes last, and both zeros are equal. CUB's stable radix sort orders the whole
@@ -264,8 +264,7 @@ void topk(Cuda, const View& x, const View& values, const View& indices) {
   const std::int64_t length = shape.back(), step = strides.back();
   shape.pop_back();
   strides.pop_back();
-  Layout<1> rows;
-  for (int d = shape.size() - 1; d >= 0; --d) rows.push(shape[d], {strides[d]});
+  Layout<1> rows = layout_of(shape, {strides});
   if (rows.dims == 0) rows.push(1, {0});
   if (rows.numel() > std::int64_t{1} << 30) fail("topk", "expected at most 2^30 rows but got " + std::to_string(rows.numel()));
   const Elements elements{x.data, x.dtype, step, static_cast<std::uint32_t>(length)};

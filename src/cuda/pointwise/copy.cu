@@ -1,10 +1,11 @@
+#include "cuda/device/indexer.cuh"
 #include "cuda/pointwise/pointwise.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/layout.h"
 #include "ops/kernels/copy.h"
 #include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
+#include "tensor/layout.h"
 
 // Copy, cast, fill, sums in 16 bits, arange and triangle. Copies between equal dtypes move bits. A copy whose two sides are contiguous
 // along different dimensions is a tiled transpose through shared memory, so that reads and writes are both coalesced.
@@ -54,9 +55,7 @@ bool copy_transposed(const View& x, const View& y) {
   for (int d = 1; d < layout.dims; ++d)
     if (layout.strides[1][d] == 1 && layout.sizes[d] >= 16) row_dim = d;
   if (row_dim == 0) return false;
-  Layout<2> batch;
-  for (int d = 1; d < layout.dims; ++d)
-    if (d != row_dim) batch.push(layout.sizes[d], {layout.strides[0][d], layout.strides[1][d]});
+  Layout<2> batch = layout.without(row_dim).without(0);
   batch.simplify();
   const std::int64_t rows = layout.sizes[row_dim], columns = layout.sizes[0];
   const std::int64_t down = ceil_div(rows, tile), across = ceil_div(columns, tile);

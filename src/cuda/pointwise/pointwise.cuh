@@ -5,8 +5,8 @@
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/layout.h"
 #include "ops/kernels/pointwise.h"
+#include "tensor/layout.h"
 
 // The two kernels of all pointwise functions. Both are bound by memory: the number of bytes in flight matters.
 //   - pointwise_vectors: 16 bytes per thread and operand, if innermost elements are adjacent in every operand (or one element

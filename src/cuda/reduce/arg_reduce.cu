@@ -3,8 +3,8 @@
 #include "cuda/device/indexer.cuh"
 #include "cuda/reduce/lines.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
+#include "tensor/layout.h"
 
 // argmax and argmin: reductions of pairs of value and index. As in reductions over strided elements, a few lanes, a warp or a block share
 // the elements of an output.

@@ -6,9 +6,9 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/layout.h"
 #include "ops/kernels/reduce.h"
 #include "tensor/ceil_div.h"
+#include "tensor/layout.h"
 
 // Reductions over any dimensions, each element read once. Note [Reduction order]: every sum is a tree whose shape depends only on the
 // operands' shapes and strides, never on how blocks are scheduled, so results are bitwise reproducible. No atomics.
@@ -270,8 +270,7 @@ bool reduce_tiles(const Layout<2>& kept, const Layout<1>& reduced, const T* data
   shape.y_stride = kept.strides[1][0];
   if (shape.rows == 0 || (shape.rows < 16 && kept.numel() >= 65536)) return false;
 
-  Layout<2> outer;
-  for (int d = 1; d < kept.dims; ++d) outer.push(kept.sizes[d], {kept.strides[0][d], kept.strides[1][d]});
+  Layout<2> outer = kept.without(0);
   if (outer.dims == 0) outer.push(1, {});
   shape.outer = outer;
 

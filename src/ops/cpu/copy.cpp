@@ -25,28 +25,25 @@ void transpose(const U* x, std::int64_t x_stride, U* y, std::int64_t y_stride, s
 }
 
 /// The dimension that is contiguous in x, if it is not y's and both are long enough for tiles; else -1.
-int transposed_dimension(const Loop<2>& loop) {
-  const int last = loop.dims - 1;
-  if (loop.strides[last][0] != 1 || std::abs(loop.strides[last][1]) <= 1 || loop.shape[last] < 4) return -1;
-  for (int d = 0; d < last; ++d)
-    if (loop.strides[d][1] == 1 && loop.shape[d] >= 4) return d;
+int transposed_dimension(const Layout<2>& loop) {
+  if (loop.inner_stride(0) != 1 || std::abs(loop.inner_stride(1)) <= 1 || loop.inner() < 4) return -1;
+  for (int d = loop.dims - 1; d > 0; --d)
+    if (loop.strides[1][d] == 1 && loop.sizes[d] >= 4) return d;
   return -1;
 }
 
 template <class U>
-void copy_transposed(const Loop<2>& loop, int unit, const U* x, U* y) {
-  const int last = loop.dims - 1;
-  const std::int64_t rows = loop.shape[last], x_stride = loop.strides[last][1];
-  const std::int64_t columns = loop.shape[unit], y_stride = loop.strides[unit][0];
+void copy_transposed(const Layout<2>& loop, int unit, const U* x, U* y) {
+  const std::int64_t rows = loop.inner(), x_stride = loop.inner_stride(1);
+  const std::int64_t columns = loop.sizes[unit], y_stride = loop.strides[0][unit];
   // The unit of work is a slice of the columns; slices and all other dimensions are shared among threads.
   constexpr std::int64_t slice = 64;
-  Loop<2> units;
-  for (int d = 0; d < last; ++d)
-    if (d != unit) units.push(loop.shape[d], loop.strides[d]);
-  units.push(ceil_div(columns, slice), {slice * y_stride, slice});
-  for (int d = 0; d < units.dims; ++d) units.count *= units.shape[d];
-  const std::int64_t slices = units.inner();
-  parallel_units(units.count, rows * std::min(slice, columns), stream_grain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t slices = ceil_div(columns, slice);
+  Layout<2> units;
+  units.push(slices, {slice * y_stride, slice});
+  for (int d = 1; d < loop.dims; ++d)
+    if (d != unit) units.push(loop.sizes[d], {loop.strides[0][d], loop.strides[1][d]});
+  parallel_units(units.numel(), rows * std::min(slice, columns), stream_grain, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t i = begin;
     walk(units, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
       transpose(x + at[1], x_stride, y + at[0], y_stride, rows, std::min(slice, columns - i++ % slices * slice));
@@ -57,10 +54,10 @@ void copy_transposed(const Loop<2>& loop, int unit, const U* x, U* y) {
 /// Copy without conversion; U is any type of the elements' size.
 template <class U>
 void copy_elements(const View& x, const View& y) {
-  const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
+  const auto loop = make_loop<2>(y.shape, {y.strides, x.strides});
   if (const int unit = transposed_dimension(loop); unit >= 0) return copy_transposed(loop, unit, x.as<const U>(), y.as<U>());
   const std::int64_t x_stride = loop.inner_stride(1), y_stride = loop.inner_stride(0);
-  parallel_walk(loop, stream_grain, loop.count, [&](const std::int64_t* at, std::int64_t n) {
+  parallel_walk(loop, stream_grain, loop.numel(), [&](const std::int64_t* at, std::int64_t n) {
     const U* from = x.as<const U>() + at[1];
     U* to = y.as<U>() + at[0];
     if (y_stride == 1 && x_stride == 1) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(U));
@@ -82,9 +79,9 @@ void copy_converted(const View& x, const View& y) {
       store(from, static_cast<D*>(to) + at, stride, n);
     };
   });
-  const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
+  const auto loop = make_loop<2>(y.shape, {y.strides, x.strides});
   const bool is_loaded_in_place = y.dtype == dtype_of<C> && loop.inner_stride(0) == 1;
-  parallel(loop.count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel(loop.numel(), stream_grain, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) C buffer[chunk];
     walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
       C* const place = is_loaded_in_place ? static_cast<C*>(y.data) + at[0] : buffer;
@@ -122,10 +119,10 @@ void add_rounded(Cpu, const View& x, const View& sum, const View& y) {
 }
 
 void fill(Cpu, const View& y, double value) {
-  const auto loop = make_loop<1>(y.shape, {&y.strides});
+  const auto loop = make_loop<1>(y.shape, {y.strides});
   dispatch_all(y.dtype, [&]<class T>() {
     const T element = from_number<T>(value);
-    parallel_walk(loop, stream_grain, loop.count, [&](const std::int64_t* at, std::int64_t n) {
+    parallel_walk(loop, stream_grain, loop.numel(), [&](const std::int64_t* at, std::int64_t n) {
       T* to = y.as<T>() + at[0];
       if (loop.inner_stride(0) == 1) std::fill_n(to, n, element);
       else
@@ -155,11 +152,9 @@ void triangle(Cpu, const View& x, const View& y, std::int64_t diagonal, bool upp
   y_outer.pop_back();
   x_outer.pop_back();
   // Row-major order, so that the index of the unit of work gives the row.
-  Loop<2> loop;
-  for (int d = 0; d < outer.size(); ++d) loop.push(outer[d], {y_outer[d], x_outer[d]});
-  loop.count = numel(outer);
+  const Layout<2> loop = layout_of(outer, {y_outer, x_outer});
   dispatch_bits(y.dtype, [&]<class U>() {
-    parallel_units(loop.count, columns, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(loop.numel(), columns, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       std::int64_t i = begin;
       walk(loop, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
         const U* from = x.as<const U>() + at[1];

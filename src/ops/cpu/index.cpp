@@ -19,15 +19,15 @@ namespace {
 
 /// Throws unless all indices are in [0, size). Kernels call it before they write anything.
 void check_indices(const char* where, const View& index, std::int64_t size) {
-  const auto loop = make_loop<1>(index.shape, {&index.strides});
+  const auto loop = make_loop<1>(index.shape, {index.strides});
   const auto* const data = index.as<const std::int64_t>();
   // Without an early exit the loop vectorizes; the bad index is searched only if there is one.
   bool all_inside = true;
-  walk(loop, 0, loop.count, loop.count, [&](const std::int64_t* at, std::int64_t n) {
+  walk(loop, 0, loop.numel(), loop.numel(), [&](const std::int64_t* at, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) all_inside &= std::uint64_t(data[at[0] + i * loop.inner_stride(0)]) < std::uint64_t(size);
   });
   if (all_inside) return;
-  walk(loop, 0, loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
+  walk(loop, 0, loop.numel(), 1, [&](const std::int64_t* at, std::int64_t) {
     const std::int64_t value = data[at[0]];
     if (value < 0 || value >= size)
       fail(where, "expected indices from 0 to " + std::to_string(size - 1) + " but got " + std::to_string(value));
@@ -51,9 +51,9 @@ template <class S>
 /// in ascending order of i for each element; segments are shared among threads. `step` is the stride of the dimension in the first operand:
 /// of i and j, the one with the smaller stride in memory is the inner loop.
 template <int N, class F>
-void for_each_line(const Loop<N>& others, std::int64_t length, std::int64_t step, F&& f) {
+void for_each_line(const Layout<N>& others, std::int64_t length, std::int64_t step, F&& f) {
   const bool lines = std::abs(step) < std::abs(others.inner_stride(0)) || others.inner() == 1;
-  parallel_units(others.count, length, function_grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_units(others.numel(), length, function_grain, [&](std::int64_t begin, std::int64_t end) {
     walk(others, begin, end, lines ? 1 : chunk, [&](const std::int64_t* at, std::int64_t n) {
       for (std::int64_t i = 0; i < length; ++i)
         for (std::int64_t j = 0; j < n; ++j) f(i, j, at);
@@ -69,11 +69,11 @@ constexpr std::int64_t short_sum = 16;
 /// scatter_add with float64 sums of whole lines of y along `dim`; copying y has cost as much already. others: the lines of source, index
 /// and y.
 template <class S>
-void scatter_long_sums(const View& y, const View& index, const View& source, const Loop<3>& others, int dim) {
+void scatter_long_sums(const View& y, const View& index, const View& source, const Layout<3>& others, int dim) {
   constexpr std::int64_t max_sums = 131072, max_lines = 256;  // sums fit into the L2 cache, if lines are no longer than that
   const std::int64_t targets = y.shape[dim], length = index.shape[dim], lines = std::clamp<std::int64_t>(max_sums / targets, 1, max_lines);
   const Scratch<double> memory(num_threads() * targets * lines, y.stream);
-  parallel_units(others.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+  parallel_units(others.numel(), length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
     double* const sums = memory.data() + thread * targets * lines;
     walk(others, begin, end, lines, [&](const std::int64_t* at, std::int64_t n) {
       const auto for_targets = [&](auto&& f) {
@@ -96,7 +96,7 @@ void scatter_long_sums(const View& y, const View& index, const View& source, con
 void gather(Cpu, const View& x, const View& index, const View& y, int dim) {
   check_indices("gather", index, x.shape[dim]);
   const Strides x_others = without(x.strides, dim), index_others = without(index.strides, dim), y_others = without(y.strides, dim);
-  const auto others = make_loop<3>(without(y.shape, dim), {&y_others, &index_others, &x_others});
+  const auto others = make_loop<3>(without(y.shape, dim), {y_others, index_others, x_others});
   const std::int64_t y_step = y.strides[dim], index_step = index.strides[dim], x_step = x.strides[dim];
   dispatch_bits(y.dtype, [&]<class U>() {
     for_each_line(others, y.shape[dim], y_step, [&](std::int64_t i, std::int64_t j, const std::int64_t* at) {
@@ -111,7 +111,7 @@ void scatter_add(Cpu, const View& y, const View& index, const View& source, int 
   const Strides y_others = without(y.strides, dim), index_others = without(index.strides, dim);
   const Strides source_others = without(source.strides, dim);
   // Elements that share all other coordinates may have the same target, so a thread takes whole lines along `dim`.
-  const auto others = make_loop<3>(without(index.shape, dim), {&source_others, &index_others, &y_others});
+  const auto others = make_loop<3>(without(index.shape, dim), {source_others, index_others, y_others});
   const std::int64_t y_step = y.strides[dim], index_step = index.strides[dim], source_step = source.strides[dim];
   dispatch_numbers(y.dtype, "scatter_add", [&]<class S>() {
     if (std::is_floating_point_v<compute_t<S>> && sizeof(S) < 8 && index.shape[dim] > (sizeof(S) == 2 ? 1 : short_sum))

@@ -42,9 +42,9 @@ void products(const View& a, const View& b, const View& c) {
   const Shape batch(c.shape.begin(), c.shape.end() - 2);
   const auto lead = [](const View& x) { return Strides(x.strides.begin(), x.strides.end() - 2); };
   const Strides in_c = lead(c), in_a = lead(a), in_b = lead(b);
-  const Loop<3> loop = make_loop<3>(batch, {&in_c, &in_a, &in_b});
+  const Layout<3> loop = make_loop<3>(batch, {in_c, in_a, in_b});
   const std::int64_t rows = c.shape[last - 1], columns = c.shape[last], depth = a.shape[last];
-  walk(loop, 0, loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
+  walk(loop, 0, loop.numel(), 1, [&](const std::int64_t* at, std::int64_t) {
     const Matrix<const T> left{a.as<const T>() + at[1], a.strides[last - 1], a.strides[last]};
     const Matrix<const T> right{b.as<const T>() + at[2], b.strides[last - 1], b.strides[last]};
     T* const to = c.as<T>() + at[0];

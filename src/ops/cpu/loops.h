@@ -12,7 +12,7 @@
 #include "backend/memory.h"
 #include "backend/threads.h"
 #include "tensor/dispatch.h"
-#include "tensor/view.h"
+#include "tensor/layout.h"
 
 namespace tern::loops {
 
@@ -78,102 +78,45 @@ class Scratch {
   Stream stream_;
 };
 
-/// Common shape of N operands and the strides of each, in elements. Dimensions of size 1 are removed, adjacent dimensions that every
-/// operand steps through evenly are merged, and if the order does not matter the first operand's smallest stride is innermost. There is
-/// always at least one dimension.
+/// Layout of operands of one shape, simplified: by the order of all of their strides, or in row-major order.
 template <int N>
-struct Loop {
-  int dims = 0;
-  std::int64_t count = 1;
-  std::int64_t shape[max_dims] = {};
-  std::int64_t strides[max_dims][N] = {};
-
-  std::int64_t inner() const { return shape[dims - 1]; }
-  std::int64_t inner_stride(int operand) const { return strides[dims - 1][operand]; }
-
-  void push(std::int64_t size, const std::int64_t (&step)[N]) {
-    shape[dims] = size;
-    std::copy(step, step + N, strides[dims]);
-    ++dims;
-  }
-};
-
-enum class Order { any, row_major };
-
-template <int N>
-Loop<N> make_loop(const Shape& shape, const Strides* const (&operands)[N], Order order = Order::any) {
-  Loop<N> sorted;
-  sorted.count = numel(shape);
-  for (int d = 0; d < shape.size(); ++d) {
-    if (shape[d] == 1) continue;
-    std::int64_t step[N];
-    for (int k = 0; k < N; ++k) step[k] = (*operands[k])[d];
-    // Insertion sort, so that equal strides keep their order. A broadcast dimension gives no order in the first operand; the next operand
-    // decides.
-    int place = sorted.dims;
-    const auto closer = [&](const std::int64_t (&a)[N], const std::int64_t (&b)[N]) {
-      for (int k = 0; k < N; ++k)
-        if (a[k] != 0 && b[k] != 0 && std::abs(a[k]) != std::abs(b[k])) return std::abs(a[k]) < std::abs(b[k]);
-      return false;
-    };
-    sorted.push(shape[d], step);
-    if (order == Order::row_major) continue;
-    for (; place > 0 && closer(sorted.strides[place - 1], sorted.strides[place]); --place) {
-      std::swap(sorted.shape[place - 1], sorted.shape[place]);
-      std::swap(sorted.strides[place - 1], sorted.strides[place]);
-    }
-  }
-  Loop<N> loop;
-  loop.count = sorted.count;
-  for (int d = 0; d < sorted.dims; ++d) {
-    bool merges = loop.dims > 0;
-    for (int k = 0; merges && k < N; ++k) merges = loop.strides[loop.dims - 1][k] == sorted.strides[d][k] * sorted.shape[d];
-    if (!merges) {
-      loop.push(sorted.shape[d], sorted.strides[d]);
-      continue;
-    }
-    loop.shape[loop.dims - 1] *= sorted.shape[d];
-    std::copy(sorted.strides[d], sorted.strides[d] + N, loop.strides[loop.dims - 1]);
-  }
-  if (loop.dims == 0) {
-    std::int64_t unit[N];
-    std::fill(unit, unit + N, 1);
-    loop.push(1, unit);
-  }
+Layout<N> make_loop(const Shape& shape, const Strides (&operands)[N], DimOrder order = DimOrder::all_operands) {
+  Layout<N> loop = layout_of(shape, operands);
+  loop.simplify(order);
   return loop;
 }
 
 /// Calls f(offsets, n) for runs of at most `limit` elements along the innermost dimension; together they cover the elements [begin, end),
 /// counted in the loop's own order. offsets[k] is the start of the run in operand k.
 template <int N, class F>
-void walk(const Loop<N>& loop, std::int64_t begin, std::int64_t end, std::int64_t limit, F&& f) {
+void walk(const Layout<N>& loop, std::int64_t begin, std::int64_t end, std::int64_t limit, F&& f) {
   if (begin >= end) return;
   std::int64_t index[max_dims] = {}, offsets[N] = {};
   std::int64_t rest = begin;
-  for (int d = loop.dims - 1; rest > 0; --d) {
-    index[d] = rest % loop.shape[d];
-    rest /= loop.shape[d];
-    for (int k = 0; k < N; ++k) offsets[k] += index[d] * loop.strides[d][k];
+  for (int d = 0; rest > 0; ++d) {
+    index[d] = rest % loop.sizes[d];
+    rest /= loop.sizes[d];
+    for (int k = 0; k < N; ++k) offsets[k] += index[d] * loop.strides[k][d];
   }
   const int last = loop.dims - 1;
   while (begin < end) {
-    const std::int64_t n = std::min({loop.shape[last] - index[last], end - begin, limit});
+    const std::int64_t n = std::min({loop.sizes[0] - index[0], end - begin, limit});
     f(static_cast<const std::int64_t*>(offsets), n);
     begin += n;
-    index[last] += n;
-    for (int k = 0; k < N; ++k) offsets[k] += n * loop.strides[last][k];
-    for (int d = last; d > 0 && index[d] == loop.shape[d]; --d) {
-      for (int k = 0; k < N; ++k) offsets[k] += loop.strides[d - 1][k] - loop.shape[d] * loop.strides[d][k];
+    index[0] += n;
+    for (int k = 0; k < N; ++k) offsets[k] += n * loop.strides[k][0];
+    for (int d = 0; d < last && index[d] == loop.sizes[d]; ++d) {
+      for (int k = 0; k < N; ++k) offsets[k] += loop.strides[k][d + 1] - loop.sizes[d] * loop.strides[k][d];
       index[d] = 0;
-      ++index[d - 1];
+      ++index[d + 1];
     }
   }
 }
 
 /// walk over all elements, shared among threads.
 template <int N, class F>
-void parallel_walk(const Loop<N>& loop, std::int64_t grain, std::int64_t limit, F&& f) {
-  parallel(loop.count, grain, [&](std::int64_t begin, std::int64_t end) { walk(loop, begin, end, limit, f); });
+void parallel_walk(const Layout<N>& loop, std::int64_t grain, std::int64_t limit, F&& f) {
+  parallel(loop.numel(), grain, [&](std::int64_t begin, std::int64_t end) { walk(loop, begin, end, limit, f); });
 }
 
 /// Converts a number to T: rounded for floats, truncated and clamped for integers (NaN: 0), != 0 for bool.

@@ -32,7 +32,7 @@ std::int64_t onednn_parts(std::int64_t multiplications) {
 /// Batch of products: sizes, the batch dimensions as a loop over (c, a, b), and the first matrices.
 struct Batch {
   Sizes size;
-  Loop<3> loop;
+  Layout<3> loop;
   std::int64_t a_row, a_column, b_row, b_column, c_row;
 };
 
@@ -48,7 +48,7 @@ Batch make_batch(const View& a, const View& b, const View& c) {
   }
   const Sizes size{c.shape[last - 1], c.shape[last], a.shape[last]};
   Batch batch{size,
-              make_loop<3>(shape, {&in_c, &in_a, &in_b}),
+              make_loop<3>(shape, {in_c, in_a, in_b}),
               a.strides[last - 1],
               a.strides[last],
               b.strides[last - 1],
@@ -64,7 +64,7 @@ Batch make_batch(const View& a, const View& b, const View& c) {
 /// Merges a batch whose products share one b, and whose matrices' rows are evenly spaced, into one product: (B, M, K) times (K, N) is (B M,
 /// K) times (K, N).
 void merge_batch(Batch& batch) {
-  Loop<3>& loop = batch.loop;
+  Layout<3>& loop = batch.loop;
   const std::int64_t in_c = loop.inner_stride(0), in_a = loop.inner_stride(1), length = loop.inner();
   if (length <= 1 || loop.inner_stride(2) != 0 || in_a < 0 || in_c <= 0) return;
   if (batch.size.rows == 1 && batch.a_column == 1) {
@@ -73,9 +73,8 @@ void merge_batch(Batch& batch) {
   }
   if (in_a != batch.size.rows * batch.a_row || in_c != batch.size.rows * batch.c_row) return;
   batch.size.rows *= length;
-  loop.count /= length;
-  if (loop.dims > 1) --loop.dims;
-  else loop.shape[0] = 1;
+  if (loop.dims > 1) loop = loop.without(0);
+  else loop.sizes[0] = 1;
 }
 
 /// Dot product of two contiguous runs, in lanes.
@@ -128,9 +127,9 @@ void vector_products(const Batch& batch, const View& a, const View& b, const Vie
   const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
   const bool row = rows == 1;
   const std::int64_t count = row ? columns : rows, y_stride = row ? 1 : batch.c_row, x_stride = row ? batch.a_column : batch.b_row;
-  const Scratch<C> xs(depth * batch.loop.count, c.stream);
+  const Scratch<C> xs(depth * batch.loop.numel(), c.stream);
   std::int64_t filled = 0;
-  walk(batch.loop, 0, batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
+  walk(batch.loop, 0, batch.loop.numel(), 1, [&](const std::int64_t* at, std::int64_t) {
     const S* const x = row ? a.as<const S>() + at[1] : b.as<const S>() + at[2];
     for (std::int64_t k = 0; k < depth; ++k) xs.data()[filled++] = convert<C>(x[k * x_stride]);
   });
@@ -140,10 +139,10 @@ void vector_products(const Batch& batch, const View& a, const View& b, const Vie
     matrix_vector<C, S>(m, xs.data() + depth * number, depth, c.as<S>() + at[0], y_stride, alpha, write, begin, end);
   };
   // Short products go to threads as a whole, long ones are divided.
-  const bool whole = batch.loop.count >= num_threads();
-  parallel_units(whole ? batch.loop.count : 1, count * depth, stream_grain, [&](std::int64_t first, std::int64_t last) {
+  const bool whole = batch.loop.numel() >= num_threads();
+  parallel_units(whole ? batch.loop.numel() : 1, count * depth, stream_grain, [&](std::int64_t first, std::int64_t last) {
     std::int64_t number = first;
-    walk(batch.loop, whole ? first : 0, whole ? last : batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
+    walk(batch.loop, whole ? first : 0, whole ? last : batch.loop.numel(), 1, [&](const std::int64_t* at, std::int64_t) {
       const auto part = [&](std::int64_t begin, std::int64_t end) { product(at, number, begin, end); };
       if (whole) part(0, count);
       else parallel_units(count, depth, stream_grain, part);
@@ -178,7 +177,7 @@ template <class C, class S, class Place>
 void tiled_products(const Batch& batch, const View& a, const View& b, std::int64_t c_row, C alpha, bool add, const Stream& stream,
                     Place&& place) {
   const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
-  const std::int64_t count = batch.loop.count, multiplications = count * rows * columns * depth;
+  const std::int64_t count = batch.loop.numel(), multiplications = count * rows * columns * depth;
   const std::int64_t threads = std::clamp<std::int64_t>(multiplications / product_grain, 1, num_threads());
   // A long product is divided more finely than the threads need: if one thread is delayed, the others take the parts that it has not begun.
   const bool whole = count % threads == 0 || count >= 8 * threads;
@@ -243,14 +242,14 @@ void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Writ
         const Matrix<const bf16> left{a.as<const bf16>(), batch.a_row, batch.a_column},
             right{b.as<const bf16>(), batch.b_row, batch.b_column};
         const bool add = write == Write::accumulate;
-        if (batch.loop.count == 1 && onednn::multiply(batch.size, alpha, left, right, c.as<bf16>(), batch.c_row, add)) return;
+        if (batch.loop.numel() == 1 && onednn::multiply(batch.size, alpha, left, right, c.as<bf16>(), batch.c_row, add)) return;
       }
       // Sums stay in float32 until they are complete, and are rounded once.
-      const Scratch<C> wide(batch.loop.count * rows * columns, c.stream);
+      const Scratch<C> wide(batch.loop.numel() * rows * columns, c.stream);
       const auto place = [&](const std::int64_t*, std::int64_t number) { return wide.data() + number * rows * columns; };
       tiled_products<C, S>(batch, a, b, columns, C(alpha), false, c.stream, place);
       std::int64_t number = 0;
-      walk(batch.loop, 0, batch.loop.count, 1, [&](const std::int64_t* at, std::int64_t) {
+      walk(batch.loop, 0, batch.loop.numel(), 1, [&](const std::int64_t* at, std::int64_t) {
         const C* const from = wide.data() + number++ * rows * columns;
         parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t i = begin; i < end; ++i) {

@@ -57,10 +57,8 @@ std::int64_t grain_of(const Functions& f) {
 }
 
 /// Strides of an operand; a number has strides of 0.
-const Strides& strides_of(const Operand& operand, const View& y, Strides& zeros) {
-  if (!operand.is_number) return operand.view.strides;
-  zeros = Strides::filled(y.dims(), 0);
-  return zeros;
+Strides strides_of(const Operand& operand, const View& y) {
+  return operand.is_number ? Strides::filled(y.dims(), 0) : operand.view.strides;
 }
 
 /// An operand's elements as contiguous C, run by run. Numbers, and elements that are broadcast along all runs of a walk, fill the buffer
@@ -93,10 +91,9 @@ class Source {
 /// y = block(a, b) for elements stored as S and R and computed as C and R.
 template <class C, class S, class R, class Block>
 void binary_walk(const Operand& a, const Operand& b, const View& y, std::int64_t grain, Block&& block) {
-  Strides zeros_a, zeros_b;
-  const auto loop = make_loop<3>(y.shape, {&y.strides, &strides_of(a, y, zeros_a), &strides_of(b, y, zeros_b)});
+  const auto loop = make_loop<3>(y.shape, {y.strides, strides_of(a, y), strides_of(b, y)});
   using Out = std::conditional_t<std::is_same_v<R, bool>, bool, C>;
-  parallel(loop.count, grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel(loop.numel(), grain, [&](std::int64_t begin, std::int64_t end) {
     Source<C, S> first(a, loop.inner_stride(1)), second(b, loop.inner_stride(2));
     alignas(64) Out result[chunk];
     walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
@@ -124,10 +121,10 @@ bool needs_double(const Operand& a, const Operand& b) {
 }  // namespace
 
 void unary(Cpu, const Unary& f, const View& x, const View& y) {
-  const auto loop = make_loop<2>(y.shape, {&y.strides, &x.strides});
+  const auto loop = make_loop<2>(y.shape, {y.strides, x.strides});
   const auto run = [&]<class S>() {
     using C = compute_t<S>;
-    parallel(loop.count, grain_of(f), [&](std::int64_t begin, std::int64_t end) {
+    parallel(loop.numel(), grain_of(f), [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C in[chunk];
       alignas(64) C result[chunk];
       walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
@@ -143,10 +140,10 @@ void unary(Cpu, const Unary& f, const View& x, const View& y) {
 }
 
 void unary_grad(Cpu, const Unary& f, const View& g, const View& x, const View& y, const View& dx) {
-  const auto loop = make_loop<4>(dx.shape, {&dx.strides, &g.strides, &x.strides, &y.strides});
+  const auto loop = make_loop<4>(dx.shape, {dx.strides, g.strides, x.strides, y.strides});
   dispatch_floats(dx.dtype, "unary_grad", [&]<class S>() {
     using C = compute_t<S>;
-    parallel(loop.count, grain_of(f), [&](std::int64_t begin, std::int64_t end) {
+    parallel(loop.numel(), grain_of(f), [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C buffers[3][chunk];
       alignas(64) C result[chunk];
       walk(loop, begin, end, chunk, [&](const std::int64_t* at, std::int64_t n) {
@@ -182,8 +179,7 @@ void compare(Cpu, const Compare& f, const Operand& a, const Operand& b, const Vi
 }
 
 void where(Cpu, const View& condition, const Operand& a, const Operand& b, const View& y) {
-  Strides zeros_a, zeros_b;
-  const auto loop = make_loop<4>(y.shape, {&y.strides, &condition.strides, &strides_of(a, y, zeros_a), &strides_of(b, y, zeros_b)});
+  const auto loop = make_loop<4>(y.shape, {y.strides, condition.strides, strides_of(a, y), strides_of(b, y)});
   // Elements are moved unchanged, so only their size matters; a number is converted to its bits in y's dtype.
   const auto bits_of = [&](const Operand& x, void* bits) {
     if (!x.is_number) return;
@@ -198,7 +194,7 @@ void where(Cpu, const View& condition, const Operand& a, const Operand& b, const
   dispatch_bits(y.dtype, [&]<class U>() {
     const auto* const from_a = a.is_number ? reinterpret_cast<const U*>(&number_a) : a.view.as<const U>();
     const auto* const from_b = b.is_number ? reinterpret_cast<const U*>(&number_b) : b.view.as<const U>();
-    parallel(loop.count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel(loop.numel(), stream_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) bool choices[chunk];
       alignas(64) U buffers[2][chunk];
       alignas(64) U result[chunk];

@@ -90,13 +90,13 @@ class Cascade {
 
 /// Division of the work: blocks of neighbouring outputs, and parts of their reduced dimensions.
 struct Plan {
-  Loop<2> kept;     ///< strides in x and in y
-  Loop<1> reduced;  ///< strides in x
+  Layout<2> kept;     ///< strides in x and in y
+  Layout<1> reduced;  ///< strides in x
   bool by_columns = false;
   std::int64_t width = 1;  ///< outputs in a block
   std::int64_t blocks = 0, parts = 1;
 
-  std::int64_t part_begin(std::int64_t part) const { return reduced.count * part / parts; }
+  std::int64_t part_begin(std::int64_t part) const { return reduced.numel() * part / parts; }
 };
 
 Plan make_plan(const View& x, const View& y, bool may_part) {
@@ -112,19 +112,19 @@ Plan make_plan(const View& x, const View& y, bool may_part) {
       x_reduced.push_back(x.strides[d]);
     }
   }
-  Plan plan{make_loop<2>(kept_shape, {&x_kept, &y_kept}), make_loop<1>(reduced_shape, {&x_reduced})};
+  Plan plan{make_loop<2>(kept_shape, {x_kept, y_kept}), make_loop<1>(reduced_shape, {x_reduced})};
   const auto step = [](std::int64_t stride) { return stride == 0 ? std::numeric_limits<std::int64_t>::max() : std::abs(stride); };
   plan.by_columns =
-      plan.reduced.count == 1 || (plan.kept.count > 1 && step(plan.kept.inner_stride(0)) < step(plan.reduced.inner_stride(0)));
-  if (plan.kept.count == 0) return plan;
+      plan.reduced.numel() == 1 || (plan.kept.numel() > 1 && step(plan.kept.inner_stride(0)) < step(plan.reduced.inner_stride(0)));
+  if (plan.kept.numel() == 0) return plan;
   // Wide blocks read long stretches of memory; even ones balance the threads.
   constexpr std::int64_t widest = 8192;
   const std::int64_t inner = plan.kept.inner(), per_row = plan.by_columns ? ceil_div(inner, widest) : inner;
   plan.width = ceil_div(inner, per_row);
-  plan.blocks = plan.kept.count / inner * ceil_div(inner, plan.width);
+  plan.blocks = plan.kept.numel() / inner * ceil_div(inner, plan.width);
   constexpr std::int64_t enough_blocks = 64, part_size = 32768, part_rows = 32;
   if (may_part && plan.blocks < enough_blocks)
-    plan.parts = std::clamp<std::int64_t>(plan.reduced.count / std::max(part_rows, part_size / plan.width), 1, enough_blocks);
+    plan.parts = std::clamp<std::int64_t>(plan.reduced.numel() / std::max(part_rows, part_size / plan.width), 1, enough_blocks);
   return plan;
 }
 
@@ -186,13 +186,13 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
     store(values, y.as<R>() + at, width == 1 ? 1 : y_stride, width);
   };
   const Scratch<C> partial(plan.parts > 1 ? plan.blocks * plan.parts * plan.width : 0, y.stream);
-  const std::int64_t unit = plan.reduced.count * plan.width / plan.parts;
+  const std::int64_t unit = plan.reduced.numel() * plan.width / plan.parts;
   const Scratch<C> memory(num_threads() * Workspace<C>::size(plan), y.stream);
   parallel_units(plan.blocks * plan.parts, unit, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
     const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
     if (plan.parts == 1) {
       walk_blocks(plan, begin, end, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
-        write(fold_part(plan, fold, x.as<const S>() + x_at, width, 0, plan.reduced.count, work), y_at, width);
+        write(fold_part(plan, fold, x.as<const S>() + x_at, width, 0, plan.reduced.numel(), work), y_at, width);
       });
       return;
     }
@@ -230,16 +230,16 @@ void logsumexp(const View& x, const View& y) {
   const std::int64_t y_stride = plan.kept.inner_stride(1), x_stride = plan.kept.inner_stride(0),
                      reduced_stride = plan.reduced.inner_stride(0);
   const Scratch<C> memory(num_threads() * Workspace<C>::size(plan), y.stream);
-  parallel_units(plan.blocks, plan.reduced.count * plan.width, function_grain,
+  parallel_units(plan.blocks, plan.reduced.numel() * plan.width, function_grain,
                  [&](std::int64_t first, std::int64_t last, std::int64_t thread) {
                    const Workspace<C> work(plan, memory.data() + thread * Workspace<C>::size(plan));
                    walk_blocks(plan, first, last, [&](std::int64_t x_at, std::int64_t y_at, std::int64_t width) {
                      const S* const from = x.as<const S>() + x_at;
-                     const C* const maxima = fold_part(plan, largest, from, width, 0, plan.reduced.count, work);
+                     const C* const maxima = fold_part(plan, largest, from, width, 0, plan.reduced.numel(), work);
                      C* const shift = work.shift;
                      for (std::int64_t i = 0; i < width; ++i) shift[i] = finite_or_zero(maxima[i]);
                      Cascade<C> cascade(sum, work.levels, width);
-                     walk(plan.reduced, 0, plan.reduced.count, plan.by_columns ? 1 : chunk, [&](const std::int64_t* at, std::int64_t n) {
+                     walk(plan.reduced, 0, plan.reduced.numel(), plan.by_columns ? 1 : chunk, [&](const std::int64_t* at, std::int64_t n) {
                        C* const e = work.exponentials;
                        if (plan.by_columns) {
                          const C* row = load(from + at[0], x_stride, width, work.row);
@@ -289,14 +289,14 @@ void arg_reduce(Cpu, bool largest, const View& x, const View& y, int dim) {
   shape.erase(dim);
   x_strides.erase(dim);
   y_strides.erase(dim);
-  const auto loop = make_loop<2>(shape, {&x_strides, &y_strides});
+  const auto loop = make_loop<2>(shape, {x_strides, y_strides});
   dispatch_numbers(x.dtype, "arg_reduce", [&]<class S>() {
     using C = compute_t<S>;
     const Fold<C> fold = largest ? fold_of<Largest, C>() : fold_of<Smallest, C>();
     // By rows, an output at a time: find the value, then its first position. By columns, a block of outputs at a time.
-    const bool by_rows = std::abs(step) <= std::abs(loop.inner_stride(0)) || loop.count == 1;
+    const bool by_rows = std::abs(step) <= std::abs(loop.inner_stride(0)) || loop.numel() == 1;
     const std::int64_t limit = by_rows ? 1 : chunk;
-    parallel_units(loop.count, length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(loop.numel(), length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C buffer[chunk];
       alignas(64) C best[chunk];
       walk(loop, begin, end, limit, [&](const std::int64_t* at, std::int64_t n) {
@@ -347,13 +347,13 @@ void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse) {
   shape.erase(dim);
   x_strides.erase(dim);
   y_strides.erase(dim);
-  const auto loop = make_loop<2>(shape, {&y_strides, &x_strides});
+  const auto loop = make_loop<2>(shape, {y_strides, x_strides});
   dispatch_all(x.dtype, [&]<class S>() {
     // A running sum cannot be pairwise; a wider accumulator compensates for that.
     using C = std::conditional_t<std::is_integral_v<S>, std::uint64_t, double>;
     using R = std::conditional_t<std::is_integral_v<S>, std::int64_t, S>;
-    const bool across = std::abs(loop.inner_stride(0)) < std::abs(y_step);
-    parallel_units(loop.count, length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    const bool across = loop.inner() > 1 && std::abs(loop.inner_stride(0)) < std::abs(y_step);
+    parallel_units(loop.numel(), length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) C sums[chunk];
       walk(loop, begin, end, across ? chunk : 1, [&](const std::int64_t* at, std::int64_t n) {
         const S* from = x.as<const S>() + at[1] + x_first;

@@ -52,11 +52,11 @@ void sort(Cpu, const View& x, const View& values, const View& indices, bool desc
     shape.pop_back();
     strides.pop_back();
   }
-  const auto rows = make_loop<1>(shape, {&strides}, Order::row_major);
+  const auto rows = make_loop<1>(shape, {strides}, DimOrder::row_major);
   dispatch_numbers(x.dtype, "sort", [&]<class S>() {
     using Key = decltype(key_of(S{}));
     const Scratch<Ranked<Key>> entries(num_threads() * 2 * length, x.stream);
-    parallel_units(rows.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
+    parallel_units(rows.numel(), length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
       Ranked<Key>* const own = entries.data() + thread * 2 * length;
       std::int64_t row = begin;
       walk(rows, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
@@ -85,11 +85,11 @@ void topk(Cpu, const View& x, const View& values, const View& indices) {
   const std::int64_t length = shape.back(), step = strides.back(), k = values.shape.back();
   shape.pop_back();
   strides.pop_back();
-  const auto rows = make_loop<1>(shape, {&strides}, Order::row_major);
+  const auto rows = make_loop<1>(shape, {strides}, DimOrder::row_major);
   dispatch_numbers(x.dtype, "topk", [&]<class S>() {
     using C = compute_t<S>;
     using Key = decltype(key_of(S{}));
-    parallel_units(rows.count, length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t) {
+    parallel_units(rows.numel(), length, function_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t) {
       Ranked<Key> best[topk_limit];  // in descending order
       std::int64_t row = begin;
       walk(rows, begin, end, 1, [&](const std::int64_t* at, std::int64_t) {
