@@ -1,8 +1,12 @@
+#include <optional>
+
+#include "cuda/device/async_copy.cuh"
 #include "cuda/device/indexer.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/reduce/reduce.cuh"
-#include "cuda/rows/attention_softmax.cuh"
+#include "cuda/rows/row_launch.h"
 #include "ops/kernels/attention_softmax.h"
+#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 
 // Softmax of attention scores, with causal, prefix and padding masks. Columns after the causal limit are not read. (Softmax along any
@@ -17,6 +21,81 @@
 //     write e * exp(m - m_row) / l_row
 //
 // Note [Padding and the cache]: scores bypass the L1 cache, so that the padding of a batch, which all of its rows read, stays in it.
+//
+// A row of the softmax or of its gradient stays in the registers of the threads that share it, from its single read to
+// its single write:
+//
+//   columns       threads of a row       held in             all-reduce
+//   to ~500       lanes of a warp        registers           shuffles
+//   to ~16k       a block                registers           shuffles, shared memory
+//   to ~128k      a cluster              registers           shuffles, DSMEM
+//   16 bits, long a block or a cluster   shared memory, unconverted: as floats in registers, fewer bytes would be in flight
+//   longer, f64   a block, two passes    nowhere: it is read twice
+//
+// Some 64 KB must be in flight on each multiprocessor of an H200 for its full bandwidth: hence many threads with few registers, each of
+// which issues several 16-byte loads before it uses the first.
+namespace tern::gpu {
+
+inline constexpr unsigned max_softmax_threads = 512;  ///< threads of a block
+
+/// Layout of the rows of a call.
+struct SoftmaxPlan {
+  RowAccess access;
+  int elements;  ///< elements of a row in each thread, in vectors of 16 bytes, or single
+  RowPartition partition;
+};
+
+/// Plan in which each thread holds `elements` of a row, or more, up to `max_elements`, if the row would not fit or two warps would share
+/// what one can hold. None if the row is too long.
+template <class T>
+std::optional<SoftmaxPlan> plan_softmax(std::int64_t columns, RowAccess access, int elements, int max_elements, Stream stream) {
+  const bool is_scalar = access == RowAccess::scalar;
+  if (is_scalar) elements = max_elements = columns <= 256 ? 8 : 16;
+  const std::int64_t extent = row_extent<T>(columns, access);
+  const auto threads_with = [&](int each) { return ceil_div(extent, each); };
+  const auto is_better_doubled = [&](std::int64_t threads) { return threads > max_softmax_threads || (threads > 32 && threads <= 64); };
+  while (elements < max_elements && is_better_doubled(threads_with(elements))) elements *= 2;
+  constexpr unsigned block_bytes = 4096;  // of rows in a block: smaller blocks start more often, larger ones wait longer for their last row
+  const RowLimits limits{.max_threads = max_softmax_threads,
+                         .min_lanes = is_scalar ? static_cast<unsigned>(std::min<std::int64_t>(columns, 32)) : 1,
+                         .shared_block = block_bytes / static_cast<unsigned>(elements * sizeof(T))};
+  const auto partition = partition_rows(threads_with(elements), limits, stream);
+  if (!partition) return std::nullopt;
+  return SoftmaxPlan{access, elements, *partition};
+}
+
+/// Calls run.operator()<access, vectors>() with the plan's values.
+template <class T, int max_elements, class F>
+void with_softmax_layout(const SoftmaxPlan& plan, F&& run) {
+  const auto with_access = [&]<RowAccess access>() {
+    constexpr int width = row_vector_width<T, access>;
+    if (plan.elements == 8) return run.template operator()<access, 8 / width>();
+    if (width == 1 || plan.elements == 16) return run.template operator()<access, 16 / width>();
+    if constexpr (width > 1 && max_elements == 32) return run.template operator()<access, 32 / width>();
+  };
+  if (plan.access == RowAccess::aligned) return with_access.template operator()<RowAccess::aligned>();
+  if (plan.access == RowAccess::misaligned) return with_access.template operator()<RowAccess::misaligned>();
+  return with_access.template operator()<RowAccess::scalar>();
+}
+
+/// Columns of the row at `row` that this thread holds.
+template <RowAccess access, class T, class V>
+__device__ RowColumns columns_of(const RowGroup<true, V, 1>& group, const T* row) {
+  return group.template columns<access, row_vector_width<T, access>>(
+      static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T)));
+}
+
+/// Grid of a kernel whose blocks process one row at a time.
+struct LoopingGrid {
+  unsigned blocks, threads;
+};
+inline LoopingGrid looping_grid(std::int64_t rows, std::int64_t columns) {
+  const auto whole_warps = round_up(std::min<std::int64_t>(columns, max_softmax_threads), 32);
+  return {static_cast<unsigned>(std::min<std::int64_t>(rows, 1 << 20)), static_cast<unsigned>(whole_warps)};
+}
+
+}  // namespace tern::gpu
+
 namespace tern::kernels {
 
 using namespace gpu;
@@ -349,6 +428,141 @@ void attention_softmax(Cuda, const View& x, const AttentionMask& mask, const Vie
       if (softmax_by_plan<T>(x, y, rows)) return;
     const auto [blocks, threads] = looping_grid(count, columns);
     launch(softmax_two_pass<T>, blocks, threads, 0, y.stream, x.as<const T>(), y.as<T>(), rows);
+  });
+}
+
+// Gradient of softmax, dx = y (g - sum(g y)): one read of y and of g, one write. It needs no masks, because hidden columns have y = 0.
+
+namespace {
+
+/// A thread's part of a row of y and g, kept in registers until their sum is known.
+template <class T, int width, int vectors>
+struct RegisterCache {
+  Packed<T, width> y[vectors], g[vectors];
+
+  __device__ void read(int i, bool exists, const T* from_y, const T* from_g) {
+    y[i] = g[i] = broadcast<width>(T(0.f));
+    if (!exists) return;
+    y[i] = read_packed_cg<width>(from_y);
+    g[i] = read_packed_cg<width>(from_g);
+  }
+  __device__ void wait() {}
+  __device__ Packed<T, width> y_at(int i) { return y[i]; }
+  __device__ Packed<T, width> g_at(int i) { return g[i]; }
+};
+
+extern __shared__ uint4 cache_memory[];
+
+/// The same in shared memory, where each vector is read only by the thread that copied it: 32 16-bit numbers, in addition to the floats
+/// that they are converted to, would take the registers of too many threads.
+template <class T, int width, int vectors>
+struct SharedCache {
+  static __device__ uint4& slot(int i) { return cache_memory[i * blockDim.x + threadIdx.x]; }
+
+  __device__ void read(int i, bool exists, const T* from_y, const T* from_g) {
+    if (exists) {
+      cp_async<16>(shared_address(&slot(i)), from_y);
+      cp_async<16>(shared_address(&slot(vectors + i)), from_g);
+    } else {
+      slot(i) = slot(vectors + i) = uint4{};
+    }
+  }
+  __device__ void wait() { cp_async_wait_all(); }
+  __device__ uint4 y_at(int i) { return slot(i); }
+  __device__ uint4 g_at(int i) { return slot(vectors + i); }
+};
+
+constexpr bool is_in_shared(int elements) { return elements == 32; }
+
+template <class T, RowAccess access, int vectors>
+__global__ void __launch_bounds__(max_softmax_threads, row_vector_width<T, access>* vectors == 16 ? 2 : 3)
+    softmax_grad_by_groups(RowPartition partition, const T* y, const T* g, T* dx, std::int64_t count, std::int64_t row_length) {
+  constexpr int width = row_vector_width<T, access>;
+  using Group = RowGroup<true, float, 1>;
+  __shared__ Group::Exchange exchange;
+  Group group(partition, exchange);
+  const std::int64_t row = group.first_row(), start = row * row_length;
+  const int columns = row < count ? static_cast<int>(row_length) : 0;
+  RowColumns own = columns_of<access>(group, columns > 0 ? y + start : nullptr);
+
+  std::conditional_t<is_in_shared(width * vectors), SharedCache<T, width, vectors>, RegisterCache<T, width, vectors>> cache;
+#pragma unroll
+  for (int i = 0; i < vectors; ++i) cache.read(i, own[i] < columns, y + start + own[i], g + start + own[i]);
+  cache.wait();
+  float dot = 0;  // sum(g y)
+#pragma unroll
+  for (int i = 0; i < vectors; ++i) {
+    float ys[width], gs[width], sum = 0;
+    unpack<T>(cache.y_at(i), ys);
+    unpack<T>(cache.g_at(i), gs);
+    clear_outside<access>(ys, own[i], columns);
+    clear_outside<access>(gs, own[i], columns);
+#pragma unroll
+    for (int k = 0; k < width; ++k) sum += ys[k] * gs[k];
+    dot += sum;
+  }
+  dot = lanes_all_reduce<PlusOp<float>>(dot, group.lanes());
+  if (!group.in_a_warp()) {
+    group.wait_for_cluster();
+    const auto warps = group.all_gather(dot);
+    dot = 0;
+    for (unsigned i = threadIdx.x % 32; i < warps.count; i += 32) dot += warps[i];
+    dot = warp_all_reduce<PlusOp<float>>(dot);
+  }
+  launder(own.first);
+#pragma unroll
+  for (int i = 0; i < vectors; ++i) {
+    float ys[width], gs[width];
+    unpack<T>(cache.y_at(i), ys);
+    unpack<T>(cache.g_at(i), gs);
+#pragma unroll
+    for (int k = 0; k < width; ++k) ys[k] *= gs[k] - dot;
+    if (own[i] < columns) write_row_vector<access>(dx + start + own[i], own[i], columns, ys);
+  }
+}
+
+/// Rows too long for a cluster, and f64: a block processes a row at a time, in two passes.
+template <class T>
+__global__ void __launch_bounds__(max_softmax_threads)
+    softmax_grad_two_pass(const T* y, const T* g, T* dx, std::int64_t count, std::int64_t columns) {
+  using C = compute_t<T>;
+  __shared__ C shared;
+  for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
+    const std::int64_t start = row * columns;
+    C dot = 0;  // sum(g y)
+#pragma unroll 4
+    for (std::int64_t c = threadIdx.x; c < columns; c += blockDim.x) dot += convert<C>(y[start + c]) * convert<C>(g[start + c]);
+    dot = block_reduce<PlusOp<C>>(dot);
+    if (threadIdx.x == 0) shared = dot;
+    __syncthreads();
+    dot = shared;
+#pragma unroll 4
+    for (std::int64_t c = threadIdx.x; c < columns; c += blockDim.x)
+      dx[start + c] = convert<T>(convert<C>(y[start + c]) * (convert<C>(g[start + c]) - dot));
+    __syncthreads();  // before the next row overwrites `shared`
+  }
+}
+
+}  // namespace
+
+void attention_softmax_grad(Cuda, const View& y, const View& g, const View& dx) {
+  if (dx.numel() == 0) return;
+  const std::int64_t columns = y.shape[y.dims() - 1], count = y.numel() / columns;
+  dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) {
+      const RowAccess access = row_access<T>({&y, &g, &dx}, columns);
+      const bool long_rows = is_half<T> && (columns > 8192 || access == RowAccess::misaligned);
+      if (const auto plan = plan_softmax<T>(columns, access, columns <= 256 ? 8 : 16, long_rows ? 32 : 16, dx.stream)) {
+        const RowPartition& partition = plan->partition;
+        return with_softmax_layout<T, is_half<T> ? 32 : 16>(*plan, [&]<RowAccess access, int vectors>() {
+          const std::size_t shared = is_in_shared(row_vector_width<T, access> * vectors) ? 2 * sizeof(uint4) * vectors : 0;
+          launch_rows(softmax_grad_by_groups<T, access, vectors>, partition, blocks_for(count, partition.rows), shared * partition.block(),
+                      dx.stream, y.as<const T>(), g.as<const T>(), dx.as<T>(), count, columns);
+        });
+      }
+    }
+    const auto [blocks, threads] = looping_grid(count, columns);
+    launch(softmax_grad_two_pass<T>, blocks, threads, 0, dx.stream, y.as<const T>(), g.as<const T>(), dx.as<T>(), count, columns);
   });
 }
 
