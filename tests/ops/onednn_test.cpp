@@ -89,6 +89,7 @@ class Signals {
   ~Signals() {
     is_over_ = true;
     sender_.join();
+    ::signal(SIGUSR1, SIG_IGN);  // discards those that are pending
     ::sigaction(SIGUSR1, &before_, nullptr);
   }
 
