@@ -136,7 +136,7 @@ class Backward {
   detail::ReferenceTangents* tangents_;
 };
 
-/// Node that `record` creates: its backward is a function object F(const Backward&).
+/// Node of an op: its backward is a function object F(const Backward&).
 template <class F>
 struct LambdaNode final : Node {
   /// Takes the function object.
@@ -235,58 +235,6 @@ template <class F>
 Tensors record_all(const Op& op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
   detail::end_call(op, outputs, inputs, saved, std::move(backward), nullptr);
   return outputs;
-}
-
-// Until every op goes through call(): rules as types, and an op's name as text.
-struct Transposed {};
-struct Symmetric {};
-template <class F>
-struct Linear {
-  F op;
-};
-template <class F>
-struct Product {
-  F op;
-};
-template <class F>
-Linear(F) -> Linear<F>;
-template <class F>
-Product(F) -> Product<F>;
-
-namespace detail {
-inline Op op_of(const char* name, const Transposed&) { return {name}; }
-inline Op op_of(const char* name, const Symmetric&) { return {.name = name, .tangent = Tangent::symmetric}; }
-template <class F>
-Op op_of(const char* name, const Linear<F>&) {
-  return {.name = name, .tangent = Tangent::linear};
-}
-template <class F>
-Op op_of(const char* name, const Product<F>&) {
-  return {.name = name, .tangent = Tangent::product};
-}
-template <class R>
-std::function<Tensors(const Tensors&)> again_of(const R& rule) {
-  if constexpr (requires { rule.op; }) return std::cref(rule.op);
-  else return nullptr;
-}
-}  // namespace detail
-template <class Rule, class F>
-Tensor record(const char* name, Tensor output, TensorList inputs, TensorList saved, const Rule& rule, F backward) {
-  detail::end_call(detail::op_of(name, rule), {&output, 1}, inputs, saved, std::move(backward), detail::again_of(rule));
-  return output;
-}
-template <class Rule, class F>
-Tensors record_all(const char* name, Tensors outputs, TensorList inputs, TensorList saved, const Rule& rule, F backward) {
-  detail::end_call(detail::op_of(name, rule), outputs, inputs, saved, std::move(backward), detail::again_of(rule));
-  return outputs;
-}
-template <class F>
-Tensor record(const char* op, Tensor output, TensorList inputs, TensorList saved, F backward) {
-  return record(Op{op}, std::move(output), inputs, saved, std::move(backward));
-}
-template <class F>
-Tensors record_all(const char* op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
-  return record_all(Op{op}, std::move(outputs), inputs, saved, std::move(backward));
 }
 
 /// Called by every in-place op before it writes. Throws Error if autograd would miss the edit (the target or a source requires a gradient

@@ -27,7 +27,7 @@ Tensor Autocast::operand(CastTo to, const Tensor& x) {
 static Tensor lowered_on_demand(const FlatStorage& flat, const Tensor& x, DType dtype) {
   const Tensor copy = flat.lowered && x.is_contiguous() ? flat.lowered(x, dtype) : Tensor();
   if (!copy.defined()) return cast(x, dtype);
-  return record("cast", copy, {x}, {}, [from = x.dtype()](const Backward& call) -> Tensors { return {cast(call.grad(), from)}; });
+  return record({"cast"}, copy, {x}, {}, [from = x.dtype()](const Backward& call) -> Tensors { return {cast(call.grad(), from)}; });
 }
 
 /// A leaf that requires a gradient is a weight, which several calls read: its cast is kept.
