@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "ops/detail/attention_mask.h"
-#include "ops/detail/softmax_gradient.h"
 #include "ops/factory.h"
+#include "ops/normalize.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

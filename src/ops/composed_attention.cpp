@@ -7,7 +7,6 @@
 #include "autodiff/engine.h"
 #include "ops/attention_softmax.h"
 #include "ops/detail/attention_mask.h"
-#include "ops/detail/dropout_at.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

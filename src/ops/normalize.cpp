@@ -6,8 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/detail/dropout_at.h"
-#include "ops/detail/softmax_gradient.h"
 #include "ops/factory.h"
 #include "ops/kernels/layer_norm.h"
 #include "ops/op.h"
