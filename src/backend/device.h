@@ -68,7 +68,7 @@ decltype(auto) with_backend(Device device, F&& f) {
 }
 
 /// Calls f, which calls kernels, with the tag of the device's backend. Kernels are overloaded on the tag, so a missing kernel is a compile
-/// or link error, not an error at run time. `op` names the kernel for a profiler, if its op does not go through `record`.
+/// or link error, not an error at run time. `op` names the kernel for a profiler, if its op does not go through call().
 template <class F>
 decltype(auto) on(Device device, F&& f, const char* op = nullptr) {
   const backend::KernelScope observed(op);

@@ -11,8 +11,8 @@ namespace backend {
 
 // Note [Observers]
 // Observers are the only way to watch a thread's work: a profiler (profile/profiler.h), a memory history (profile/memory_history.h),
-// anomaly mode (autodiff/anomaly.h), jvp (autodiff/forward.cpp). Each layer reports what only it knows: on() that a kernel runs, `record`
-// the op and what it saved, ModuleScope the module, the backward pass the node, a gradient sink that a leaf's gradient is ready, and a
+// anomaly mode (autodiff/anomaly.h), jvp (autodiff/forward.cpp). Each layer reports what only it knows: on() that a kernel runs, call()
+// the op and what it kept, ModuleScope the module, the backward pass the node, a gradient sink that a leaf's gradient is ready, and a
 // training step the pass. Without an observer each report costs a load and a branch. No result depends on observers, but jvp's own. Types
 // of higher layers are passed by reference and are only declared here.
 
@@ -21,8 +21,8 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  /// A kernel's call on the CPU, or its launch on a GPU, begins. `op` of end_kernel names a kernel whose op does not go through `record`;
-  /// if null, the kernel belongs to the op that is recorded next. Calls may be nested.
+  /// A kernel's call on the CPU, or its launch on a GPU, begins. `op` of end_kernel names a kernel whose op does not report its end;
+  /// if null, the kernel belongs to the op that ends next. Calls may be nested.
   virtual void begin_kernel() {}
   /// A kernel's call has returned, or its launch is queued: see begin_kernel.
   virtual void end_kernel(const char* /*op*/) {}

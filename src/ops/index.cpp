@@ -156,12 +156,12 @@ struct Sort {
     Shape shape = rows.shape();
     shape.back() = k;
     const Tensor values = empty(shape, x.dtype(), x.device()), indices = empty(shape, DType::i64, x.device());
+    const Tensor places = transpose(indices, dim, -1), y = transpose(values, dim, -1);
     on(x.device(), [&](auto dev) {
       if (selects) kernels::topk(dev, rows.view(), values.view(), indices.view());
       else kernels::sort(dev, rows.view(), values.view(), indices.view(), descending);
     });
-    const Tensor places = transpose(indices, dim, -1);
-    return {{transpose(values, dim, -1), places}, {places.detach()}};  // a kept output would have a history
+    return {{y, places}, {places.detach()}};  // a kept output would have a history
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     return {tern::call(elements_added(from, dim), Tensor(), kept.index, call.grad())};
