@@ -16,8 +16,14 @@ static std::mutex leaves_mutex;
 
 static GradientSink& sink_of(const Ref<Node>& node) { return *autograd_state(*node->leaf())->sink; }
 
+/// Allocates the memory of a gradient that stands for zeros and has none (Note [Sharded gradients]).
+static void allocate(const Tensor& gradient) {
+  if (!gradient.impl().storage->is_here()) flat_storage(gradient)->allocate();
+}
+
 /// Writes zeros, with one kernel for gradients that are adjacent in memory.
 static void fill_with_zeros(Tensors gradients) {
+  for (const Tensor& gradient : gradients) allocate(gradient);
   for (const Tensor& segment : contiguous_segments(std::move(gradients))) detail::fill_gradient(segment, 0);
 }
 
@@ -43,7 +49,7 @@ void GradientSink::zero() {
   if (!gradient_.defined() || !gradient_.is_contiguous()) fail("zero_grad", "expected a leaf that has a contiguous gradient");
   finish_deferred();
   begin_sum();
-  if (const FlatStorage* const flat = flat_storage(gradient_); flat && flat->is_on_demand()) exact_ = {};
+  if (!gradient_.impl().storage->is_here()) exact_ = {};
   LeafWriter& writer = LeafWriter::of_thread();
   const std::lock_guard lock(leaves_mutex);
   if (zeroed_by_) return;
@@ -67,6 +73,7 @@ void GradientSink::add(const Tensor& incoming) {
     gradient_ = detail::sum_of_gradients(gradient_, incoming);
     is_exact_ = false;
   } else if (take_zeros()) {
+    allocate(gradient_);
     detail::copy_gradient(incoming, gradient_);
   } else if (adds_exactly() && gradient_.is_contiguous()) {
     if (!is_exact_ && exact_.defined()) detail::copy_gradient(gradient_, exact_);
@@ -125,7 +132,7 @@ void GradientSink::write_zeros() {
 
 bool GradientSink::is_deferred() const {
   const kernels::DeferredSums& sums = LeafWriter::of_thread().sums_;
-  return !sums.is_empty() && gradient_.defined() && sums.has_sum_to(gradient_.view());
+  return !sums.is_empty() && gradient_.defined() && gradient_.impl().storage->is_here() && sums.has_sum_to(gradient_.view());
 }
 
 void GradientSink::finish_deferred() const {
@@ -202,6 +209,7 @@ GradientTarget LeafWriter::open(const Ref<Node>& node) {
   const bool is_zero = bool(sink.zeroed_by_);
   if (!is_zero && sink.adds_exactly()) return {};
   ++sink.rounded_sums_;
+  allocate(gradient);
   open_.push_back(node);
   gradient.impl().storage->bump_version();
   const bool may_defer = gradient.device() == sums_.stream().device;

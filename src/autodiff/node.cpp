@@ -155,10 +155,6 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
   }
 }
 
-void detail::call_after_op() {
-  if (AfterOp* const waiting = std::exchange(context().after_op, nullptr)) waiting->after_op();
-}
-
 double detail::observed_bytes(std::span<const Tensor> tensors) {
   double bytes = 0;
   for (const Tensor& x : tensors)

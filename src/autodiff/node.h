@@ -191,8 +191,6 @@ namespace detail {
 /// True if needs_record() means a graph, and not only tangents.
 bool needs_graph(const TensorList& inputs);
 void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved);
-/// Calls context().after_op, and removes it from the context.
-void call_after_op();
 /// Bytes of the tensors that a kernel reads or writes. An expanded tensor counts with the size of its storage, which is read once.
 double observed_bytes(std::span<const Tensor> tensors);
 
@@ -211,8 +209,6 @@ void end_call(const Op& op, std::span<const Tensor> outputs, const TensorList& i
 template <class F, class Again>
 void end_call(const Op& op, std::span<const Tensor> outputs, const TensorList& inputs, const TensorList& saved, F&& backward,
               const Again& again) {
-  if (context().after_op) [[unlikely]]
-    call_after_op();
   const bool is_recorded = needs_graph(inputs) && (outputs.size() != 1 || is_floating(outputs[0].dtype()));
   if (backend::observer) [[unlikely]] {
     const OpCall call{op, outputs, inputs, saved, is_recorded, std::cref(backward), again};

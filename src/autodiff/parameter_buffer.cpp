@@ -47,12 +47,16 @@ Tensor flat_zeros(std::int64_t count, DType dtype, Device device) {
   return x;
 }
 
-Tensor flat_on_demand(std::int64_t count, DType dtype, Device device, std::function<void(FlatStorage&)> fetch) {
+Tensor flat_freed(std::int64_t count, DType dtype, Device device) {
   const Tensor x = flat_empty(count, dtype, device);
-  FlatStorage* const storage = flat_storage(x);
-  storage->set_fetch(std::move(fetch));
-  storage->free_until_fetched();
+  flat_storage(x)->free();
   return x;
+}
+
+void FlatStorage::allocate() {
+  if (is_here()) return;
+  FlatStorage memory(bytes(), context().stream(stream().device));
+  take_memory(memory);
 }
 
 FlatStorage* flat_storage(const Tensor& x) { return dynamic_cast<FlatStorage*>(x.impl().storage.get()); }
@@ -82,7 +86,7 @@ bool precedes_in_memory(const Tensor& a, const Tensor& b) {
 
 Place place_of(const Tensor& x) {
   const FlatStorage* const flat = flat_storage(x);
-  return {x.impl().storage.get(), x.offset(), flat && flat->is_on_demand() ? nullptr : x.view().data};
+  return {x.impl().storage.get(), x.offset(), flat && flat->gather ? nullptr : x.view().data};
 }
 
 std::vector<std::size_t> order_in_memory(const Tensors& tensors) {

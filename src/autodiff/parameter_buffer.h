@@ -10,37 +10,25 @@ class FlatStorage final : public Storage {
  public:
   using Storage::Storage;
 
-  /// Makes the memory evictable: it may be freed, and `fetch`, which calls take(), brings it back (Note [Memory on demand]).
-  void set_fetch(std::function<void(FlatStorage&)> fetch) { fetch_ = std::move(fetch); }
-  /// Frees the memory until data() fetches it. Does nothing without set_fetch().
-  void free_until_fetched() {
-    if (fetch_) free_memory();
-  }
-  bool is_on_demand() const { return static_cast<bool>(fetch_); }  ///< true after set_fetch()
-  /// For autocast: returns the 16-bit copy of a window on these parameters, of its shape, whose memory is on demand as well; undefined if
-  /// there is none. May be empty.
-  std::function<Tensor(const Tensor& window, DType dtype)> lowered;
+  /// Frees the memory, of which nothing is to be read or written before allocate() or take().
+  void free() { free_memory(); }
+  /// Allocates the memory again if it is freed; its elements are not initialized.
+  void allocate();
   /// Takes the memory of a tensor that covers its whole storage, which has this one's size; the tensor must not be used again.
   void take(const Tensor& memory) { take_memory(*memory.impl().storage); }
 
+  /// For parameters whose memory comes and goes: brings it, before the backward of an op that saved a window on it. Else empty.
+  std::function<void()> gather;
   Tensor masters;                     ///< masters of 16-bit parameters: (N), f32
   std::uint32_t masters_version = 0;  ///< this storage's version when its elements last were the rounded masters
-
- protected:
-  void fetch() override {
-    if (fetch_) fetch_(*this);
-  }
-
- private:
-  std::function<void(FlatStorage&)> fetch_;
 };
 
 inline constexpr std::size_t flat_alignment = 16;  ///< bytes
 
 /// Zeros (count) in a FlatStorage.
 Tensor flat_zeros(std::int64_t count, DType dtype, Device device);
-/// Tensor (count) in a FlatStorage without memory, which `fetch` brings.
-Tensor flat_on_demand(std::int64_t count, DType dtype, Device device, std::function<void(FlatStorage&)> fetch);
+/// Tensor (count) in a FlatStorage whose memory is freed.
+Tensor flat_freed(std::int64_t count, DType dtype, Device device);
 /// FlatStorage of a window on one, else null.
 FlatStorage* flat_storage(const Tensor& x);
 /// True for a slice of flat parameters or gradients.
@@ -55,14 +43,14 @@ Tensors windows_of(const Tensor& buffer, const Tensors& parameters, DType dtype)
 Tensor master_of(const Tensor& x);
 
 /// Location of a tensor's elements, to detect a move to other memory. The address distinguishes a new storage from a destroyed one that had
-/// the same place; it is null for memory on demand, since each fetch may change it.
+/// the same place; it is null for memory that comes and goes (FlatStorage::gather).
 struct Place {
   const Storage* storage = nullptr;               ///< the block of memory
   std::int64_t offset = 0;                        ///< offset of the first element, in elements
   const void* address = nullptr;                  ///< address of that element
   bool operator==(const Place&) const = default;  ///< the same elements in the same memory
 };
-/// Location of x's first element. Fetches nothing.
+/// Location of x's first element.
 Place place_of(const Tensor& x);
 
 // Contiguous segments of a storage, each a range for one kernel. All tensors here are contiguous.

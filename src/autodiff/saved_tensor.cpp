@@ -4,6 +4,7 @@
 
 #include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
+#include "autodiff/parameter_buffer.h"
 
 namespace tern {
 
@@ -49,6 +50,8 @@ Tensor Saved::content(const char* op) const {
     fail(op, fmt::format("expected the tensor {} saved for backward to be unchanged, but it was edited in place "
                          "(version {}, saved at {}): use the op that returns a new tensor",
                          to_string(tensor_.shape()), tensor_.version(), version_));
+  if (tensor_.defined() && !tensor_.impl().storage->is_here()) [[unlikely]]
+    if (const FlatStorage* const flat = flat_storage(tensor_); flat && flat->gather) flat->gather();
   return tensor_;
 }
 

@@ -184,7 +184,9 @@ static std::string path_within(const void* root, const void* module) {
   return result;
 }
 
-ModuleScope::ModuleScope(const Module* module_, const char* type_) : ModuleFrame(module_, type_, &path_within) {}
+ModuleScope::ModuleScope(const Module* module_, const char* type_) : ModuleFrame(module_, type_, &path_within) {
+  if (module_->before_forward) module_->before_forward();
+}
 
 void Module::train(bool on) {
   EachModule([on](const std::string&, Module& module) { module.training = on; }).walk(*this);
@@ -241,6 +243,7 @@ void detail::own_parameters(Module& module) {
     x = copy;
   };
   EachTensor(own, true, true, true).walk(module);
+  EachModule([](const std::string&, Module& each) { each.before_forward = {}; }).walk(module);
 }
 
 // Note [Rebinding]

@@ -1,5 +1,6 @@
 #pragma once
 #include <concepts>
+#include <functional>
 #include <iosfwd>
 #include <optional>
 #include <string>
@@ -84,6 +85,8 @@ struct Module {
   bool training = true;           ///< set by train(); dropout and batch norms read it
   bool use_fused_kernel = false;  ///< use fused kernels, in layers that have them
   bool is_shared = false;         ///< copies in one list share the parameters intentionally
+
+  std::function<void()> before_forward;  ///< called when a forward begins, e.g. to gather sharded parameters; usually empty
 };
 
 /// Scope of a running forward: `const ModuleScope scope(this, "Linear")`. Errors then name the module by its path, if it can be found below

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "autodiff/autograd_state.h"
-#include "autodiff/parameter_buffer.h"
 #include "ops/op.h"
 
 namespace tern {
@@ -23,28 +22,25 @@ Tensor Autocast::operand(CastTo to, const Tensor& x) {
   return to == CastTo::f32 ? cast(x, DType::f32) : to == CastTo::lower ? lowered(x) : x;
 }
 
-/// A weight whose memory is allocated on demand. Its cast is not kept: all casts together would take half as much memory as the weights.
-static Tensor lowered_on_demand(const FlatStorage& flat, const Tensor& x, DType dtype) {
-  const Tensor copy = flat.lowered && x.is_contiguous() ? flat.lowered(x, dtype) : Tensor();
-  if (!copy.defined()) return cast(x, dtype);
-  return record({"cast"}, copy, {x}, {}, [from = x.dtype()](const Backward& call) -> Tensors { return {cast(call.grad(), from)}; });
+bool Autocast::is_current(const Cast& kept) {
+  if (!kept.source.defined() || kept.version != kept.source.version() || kept.is_recorded != context().grad) return false;
+  const AutogradState* state = autograd_state(kept.result);
+  return !kept.is_recorded || (state && state->node && !state->node->released);  // otherwise a backward pass has released it
 }
 
 /// A leaf that requires a gradient is a weight, which several calls read: its cast is kept.
 Tensor Autocast::lowered(const Tensor& x) {
-  if (x.dtype() == dtype_ || !x.is_leaf()) return cast(x, dtype_);
-  const FlatStorage* const flat = flat_storage(x);
-  if (flat && flat->is_on_demand()) return lowered_on_demand(*flat, x, dtype_);
-  if (!x.requires_grad()) return cast(x, dtype_);
-  const bool is_recorded = context().grad;
-  const auto is_current = [&](const Cast& kept) {
-    if (kept.version != x.version() || kept.is_recorded != is_recorded) return false;
-    const AutogradState* state = autograd_state(kept.result);
-    return !is_recorded || (state && state->node && !state->node->released);  // otherwise a backward pass has released it
-  };
+  if (x.dtype() == dtype_ || !x.is_leaf() || !x.requires_grad()) return cast(x, dtype_);
   Cast& kept = weights_[x.ref().get()];
-  if (!kept.source.defined() || !is_current(kept)) kept = {x, cast(x, dtype_), x.version(), is_recorded};
+  if (!is_current(kept)) kept = {x, cast(x, dtype_), x.version(), context().grad};
   return kept.result;
+}
+
+void Autocast::use(const Tensor& x, const Tensor& copy) {
+  Cast& kept = weights_[x.ref().get()];
+  if (is_current(kept) && kept.result.impl().storage == copy.impl().storage) return;
+  const auto backward = [from = x.dtype()](const Backward& call) -> Tensors { return {cast(call.grad(), from)}; };
+  kept = {x, record(Op{.name = "cast"}, copy, {x}, {}, backward), x.version(), context().grad};
 }
 
 Tensor detail::operand(const Op& op, const Tensor& x) {

@@ -20,6 +20,8 @@ class Autocast {
 
   /// For call() of ops/op.h: x in the dtype that an op of that rule computes in.
   Tensor operand(CastTo to, const Tensor& x);
+  /// Makes `copy`, which has the elements of a weight in dtype(), the weight's cast until it is edited: ops then do not read the weight.
+  void use(const Tensor& x, const Tensor& copy);
   DType dtype() const { return dtype_; }  ///< bf16 or f16
 
  private:
@@ -28,6 +30,7 @@ class Autocast {
     std::uint32_t version = 0;
     bool is_recorded = false;
   };
+  static bool is_current(const Cast& kept);
   Tensor lowered(const Tensor& x);
 
   DType dtype_;

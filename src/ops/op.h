@@ -120,7 +120,7 @@ decltype(output_of(std::declval<R>())) end(const F& f, R result, const TensorLis
     const std::span<const Tensor> outputs = span_of(result.output);
     if constexpr (!requires { &F::backward; }) {
       end_call(f.op, outputs, inputs);
-    } else if (backend::observer || context().after_op || needs_graph(inputs)) {
+    } else if (backend::observer || needs_graph(inputs)) {
       Tensors saved;
       for_each_tensor(result.kept, [&](const Tensor& x) { saved.push_back(x); });
       std::function<Tensors(const Tensors&)> tangents = nullptr;

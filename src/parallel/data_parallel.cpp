@@ -33,7 +33,7 @@ const char* name(Shard shard) { return shard_names[static_cast<int>(shard)]; }
 std::optional<Shard> shard_of(const std::string& name) { return backend::enum_of<Shard>(name, std::size(shard_names)); }
 
 DataParallel::DataParallel(nn::Module& module, ProcessGroup& group, const DataParallelOptions& options)
-    : group_(group), state_(std::make_shared<State>(group, options)) {
+    : module_(module), group_(group), state_(std::make_shared<State>(group, options)) {
   constexpr const char* who = "DataParallel";
   if (!(options.bucket_size_mb > 0)) fail(who, fmt::format("expected a bucket_size_mb above 0 but got {}", options.bucket_size_mb));
   if (options.reduce_dtype && !is_floating(*options.reduce_dtype))
@@ -135,18 +135,6 @@ void DataParallel::make_buckets(Tensors trained, const std::vector<nn::FlatParam
   }
 }
 
-/// The path of the element of a list of modules that a parameter belongs to, e.g. "blocks.3"; "" if there is none.
-static std::string block_of(const std::string& path) {
-  for (std::size_t first = 0, end = 0; end < path.size(); first = end + 1) {
-    end = std::min(path.find('.', first), path.size());
-    const bool is_number =
-        end > first && std::all_of(path.begin() + static_cast<std::ptrdiff_t>(first), path.begin() + static_cast<std::ptrdiff_t>(end),
-                                   [](char c) { return c >= '0' && c <= '9'; });
-    if (is_number && end < path.size()) return path.substr(0, end);
-  }
-  return "";
-}
-
 void DataParallel::make_units(const std::vector<NamedTensor>& trained) {
   struct Unit {
     std::string block;
@@ -175,6 +163,7 @@ void DataParallel::make_units(const std::vector<NamedTensor>& trained) {
     bucket.values = state_->sharded->values(number);
     complete_bucket(number);
   }
+  state_->sharded->wrap(module_);
 }
 
 /// Completes a bucket that has its parameters and values: sets its gradients and their hooks.
@@ -212,6 +201,10 @@ std::size_t DataParallel::bytes_here() const {
 }
 
 Shard DataParallel::shard() const { return state_->options.shard; }
+
+void DataParallel::gather(const Tensors& parameters) {
+  if (state_->sharded) state_->sharded->gather(parameters);
+}
 
 void DataParallel::keep_parameters() {
   if (state_->sharded) state_->sharded->keep();

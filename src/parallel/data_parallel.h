@@ -119,6 +119,10 @@ class DataParallel {
   ProcessGroup& group() const { return group_; }  ///< the group of the collectives
   Shard shard() const;                            ///< DataParallelOptions::shard
 
+  /// Gathers the sharded parameters among these tensors, and the masters, for code that reads or writes them outside of the forward of
+  /// their modules, e.g. for a file. They stay until a module or a call of gather() uses other ones, and not beyond an update. To be called
+  /// on all ranks, which have to make the same writes. Does nothing for other tensors.
+  void gather(const Tensors& parameters);
   /// Ends training with sharded parameters: gathers all of them on each rank for good. To be called on all ranks. Does nothing for
   /// parameters that are not sharded.
   void keep_parameters();
@@ -138,6 +142,7 @@ class DataParallel {
   void make_units(const std::vector<NamedTensor>& trained);
   void complete_bucket(std::size_t number);
 
+  nn::Module& module_;
   ProcessGroup& group_;
   std::shared_ptr<State> state_;  ///< shared with the gradient hooks of the parameters, which live as long as these
 };

@@ -17,11 +17,13 @@ namespace tern::parallel {
 
 /// Parameters whose gradients are adjacent in memory and are reduced together.
 struct DataParallel::Bucket {
-  Tensors parameters;             ///< from the last one in memory to the first
-  Tensor values;                  ///< (n): the elements of all parameters
-  Tensor gradients;               ///< (n): their gradients
-  std::int64_t part = 0;          ///< see Segment
-  Tensor own_gradients;           ///< see Segment
+  Tensors parameters;     ///< from the last one in memory to the first
+  Tensor values;          ///< (n): the elements of all parameters
+  Tensor gradients;       ///< (n): their gradients
+  std::int64_t part = 0;  ///< see Segment
+  Tensor own_gradients;   ///< see Segment
+  /// Padding between parameters in sharded gradients, whose memory is new in each pass; it counts in the norm.
+  std::vector<std::pair<std::int64_t, std::int64_t>> gaps;
   std::size_t ready = 0;          ///< parameters whose gradients are final, since the last synchronisation
   std::size_t ready_in_pass = 0;  ///< the same, in this backward pass
   Tensor sent;                    ///< gradients that are being reduced, in the reduction's dtype
@@ -43,6 +45,7 @@ struct DataParallel::State {
     // grad() fills in zeros that have not been written yet.
     for (const Tensor& x : bucket.parameters) static_cast<void>(x.grad());
     const Tensor& gradients = bucket.gradients;
+    for (const auto& [from, to] : bucket.gaps) fill_(elements_of(gradients, from, to), 0);
     bucket.sent = is_lowered(bucket) ? cast(gradients, *options.reduce_dtype) : gradients;
     if (!options.scatter_gradients) {
       bucket.work = group.all_reduce(bucket.sent, ReduceOp::mean);
@@ -73,6 +76,9 @@ struct DataParallel::State {
 
   /// To be called when a gradient of bucket `number` is final.
   void on_ready(std::size_t number) {
+    if (shards_gradients() && context().recording)
+      fail("DataParallel",
+           "expected a step as written, but a graph is being recorded: the memory of sharded gradients is at other addresses in each step");
     if (sharded) count_in_pass(number);
     if (!is_syncing || !begins_in_backward()) return;
     if (number < next)
@@ -183,23 +189,14 @@ struct DataParallel::State {
   /// Makes a bucket's gradients, whose memory is allocated when one is written and freed by release_gradients().
   void make_gradients(Bucket& bucket) const {
     const Tensor& values = bucket.values;
-    // The padding between parameters, which is set to zero.
-    std::vector<std::pair<std::int64_t, std::int64_t>> gaps;
     std::int64_t end = 0;
     for (auto x = bucket.parameters.rbegin(); x != bucket.parameters.rend(); ++x) {
       const std::int64_t begin = x->offset() - values.offset();
-      if (begin > end) gaps.emplace_back(end, begin);
+      if (begin > end) bucket.gaps.emplace_back(end, begin);
       end = begin + x->numel();
     }
-    if (values.numel() > end) gaps.emplace_back(end, values.numel());
-    const auto fetch = [gaps, count = values.numel(), dtype = values.dtype(), device = values.device()](FlatStorage& storage) {
-      require_no_recording();
-      const NoGrad unrecorded;
-      const Tensor memory = empty({count}, dtype, device);
-      for (const auto& [from, to] : gaps) fill_(elements_of(memory, from, to), 0);
-      storage.take(memory);
-    };
-    bucket.gradients = flat_on_demand(values.numel(), values.dtype(), values.device(), fetch);
+    if (values.numel() > end) bucket.gaps.emplace_back(end, values.numel());
+    bucket.gradients = flat_freed(values.numel(), values.dtype(), values.device());
     for (const Tensor& x : bucket.parameters)
       Tensor(x).set_grad(bucket.gradients.window(x.shape(), contiguous_strides(x.shape()), x.offset() - values.offset()));
     release_gradients(bucket);
@@ -209,14 +206,8 @@ struct DataParallel::State {
 
   /// Frees the memory of the gradients; grad() is zeros until one is written.
   static void release_gradients(const Bucket& bucket) {
+    flat_storage(bucket.gradients)->free();
     nn::zero_grad(bucket.parameters);
-    flat_storage(bucket.gradients)->free_until_fetched();
-  }
-
-  static void require_no_recording() {
-    if (context().recording)
-      fail("DataParallel",
-           "expected a step as written, but a graph is being recorded: the memory of sharded gradients is at other addresses in each step");
   }
 
   ProcessGroup& group;

@@ -1,10 +1,13 @@
 #include "parallel/sharded_parameters.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "autodiff/gradient_sink.h"
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
-#include "nn/module.h"
+#include "ops/autocast.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/view.h"
@@ -15,10 +18,6 @@ namespace tern::parallel {
 static Tensor part_of(const Tensor& x, const ProcessGroup& group) {
   const std::int64_t part = x.numel() / group.size();
   return elements_of(x, part * group.rank(), part * (group.rank() + 1));
-}
-
-ShardedParameters::~ShardedParameters() {
-  if (context().after_op == this) context().after_op = nullptr;
 }
 
 FlatStorage& ShardedParameters::storage_of(const Block& block) { return *flat_storage(block.whole); }
@@ -45,65 +44,115 @@ std::size_t ShardedParameters::add(const Tensors& parameters, bool is_block) {
   if (masters.defined()) group_.broadcast(masters).wait();
 
   const std::size_t number = units_.size();
-  units_.emplace_back().is_block = is_block;
-  Unit& unit = units_.back();
+  Unit& unit = units_.emplace_back();
+  unit.parameters = parameters;
+  unit.is_block = is_block;
   unit.values.own = clone(part_of(flat, group_));
-  unit.values.whole = on_demand(count / group_.size(), dtype, number, &Unit::values);
+  unit.values.whole = freed(count / group_.size(), dtype, number, &Unit::values);
   if (masters.defined()) {
     unit.masters.own = clone(part_of(masters, group_));
-    unit.masters.whole = on_demand(count / group_.size(), DType::f32, number, &Unit::masters);
+    unit.masters.whole = freed(count / group_.size(), DType::f32, number, &Unit::masters);
   }
   const Tensors here = windows_of(unit.values.whole, parameters, dtype);
   for (std::size_t i = 0; i < parameters.size(); ++i) nn::detail::rebind(parameters[i], here[i]);
   FlatStorage& storage = storage_of(unit.values);
   storage.masters = unit.masters.whole;
   storage.masters_version = unit.values.version = storage.version();
-  if (is_block && dtype == DType::f32)
-    storage.lowered = [weak = weak_from_this(), number](const Tensor& window, DType to) {
-      const auto self = weak.lock();
-      return self ? self->lowered(number, window, to) : Tensor();
-    };
   return number;
 }
 
-/// The window's elements among the unit's values in `dtype`; undefined if all values are gathered for good.
-Tensor ShardedParameters::lowered(std::size_t number, const Tensor& window, DType dtype) {
-  if (is_kept_) return {};
+/// Gathers a block of memory. In forward it takes the place of other blocks, but for those of the units for which `stays` is true.
+template <class F>
+void ShardedParameters::gather(std::size_t number, Kind kind, const F& stays) {
   Unit& unit = units_[number];
-  if (!unit.lowered.whole.defined() || unit.lowered.whole.dtype() != dtype) {
-    release(unit.lowered);
-    unit.lowered.whole = on_demand(unit.values.own.numel(), dtype, number, &Unit::lowered);
-  }
-  const NoGrad unrecorded;
-  const std::int64_t first = place_of(window).offset;
-  return reshape(elements_of(unit.lowered.whole, first, first + window.numel()), window.shape());
-}
-
-/// A tensor of the elements of all ranks' parts, which is fetched on access.
-Tensor ShardedParameters::on_demand(std::int64_t own_count, DType dtype, std::size_t unit, Kind kind) {
-  const auto fetch = [weak = weak_from_this(), unit, kind](FlatStorage&) {
-    const auto self = weak.lock();
-    if (!self) fail("DataParallel", "expected the model's DataParallel to live as long as its sharded parameters are read");
-    self->fetch(unit, kind);
-  };
-  return flat_on_demand(own_count * group_.size(), dtype, group_.device(), fetch);
-}
-
-void ShardedParameters::fetch(std::size_t number, Kind kind) {
+  if (is_here(unit.*kind)) return;
   if (context().recording)
     fail("DataParallel",
          "expected a step as written, but a graph is being recorded: the memory of sharded parameters is at other addresses in each step");
-  Unit& unit = units_[number];
-  install(unit, kind);
   const bool is_values = kind != &Unit::masters, is_backward = LeafWriter::of_thread().passes > 0;
-  if (!is_backward && (unit.is_block || !is_values)) {
-    (is_values ? last_values_ : last_masters_) = number;
-    if (!context().after_op) context().after_op = this;
-  }
+  if (!is_backward && (unit.is_block || !is_values))
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (stays(i)) continue;
+      if (units_[i].is_block) release(units_[i].values), release(units_[i].lowered);
+      release(units_[i].masters);
+    }
+  install(unit, kind);
   if (!is_values) return;
   if (unit.is_block) block_kind_ = kind;
   if (is_backward) prefetch(number + 1);
   else if (number > 0) prefetch(number - 1);
+}
+
+/// A tensor of the elements of all ranks' parts, whose memory is freed.
+Tensor ShardedParameters::freed(std::int64_t own_count, DType dtype, std::size_t unit, Kind kind) {
+  const Tensor whole = flat_freed(own_count * group_.size(), dtype, group_.device());
+  flat_storage(whole)->gather = [weak = weak_from_this(), unit, kind] {
+    if (const auto self = weak.lock()) self->gather(unit, kind, [](std::size_t) { return true; });
+  };
+  return whole;
+}
+
+std::string block_of(const std::string& path) {
+  for (std::size_t first = 0, end = 0; end < path.size(); first = end + 1) {
+    end = std::min(path.find('.', first), path.size());
+    const bool is_number = end > first && path.find_first_not_of("0123456789", first) >= end;
+    if (is_number && end < path.size()) return path.substr(0, end + 1);
+  }
+  return "";
+}
+
+void ShardedParameters::wrap(nn::Module& module) {
+  struct Members final : nn::Visitor {
+    void on_module(const std::string& path, nn::Module& each) override { modules.emplace_back(path.empty() ? path : path + ".", &each); }
+    void on_parameter(const std::string& path, Tensor& x) override { parameters.push_back({path, x}); }
+    std::vector<std::pair<std::string, nn::Module*>> modules;
+    std::vector<NamedTensor> parameters;
+  } members;
+  members.walk(module);
+  for (const auto& [path, each] : members.modules) {
+    std::set<std::size_t> needed;
+    for (const NamedTensor& x : members.parameters)
+      for (std::size_t i = 0; i < units_.size(); ++i)
+        if (units_[i].values.whole.impl().storage == x.tensor.impl().storage && x.name.starts_with(path) &&
+            (!units_[i].is_block || path.starts_with(block_of(x.name))))
+          needed.insert(i);
+    if (needed.empty()) continue;
+    each->before_forward = [weak = weak_from_this(), needed] {
+      if (const auto self = weak.lock(); self && !self->is_kept_) self->begin_forward(needed);
+    };
+  }
+}
+
+void ShardedParameters::begin_forward(const std::set<std::size_t>& needed) {
+  Autocast* const autocast = context().autocast;
+  const auto stays = [&](std::size_t unit) { return needed.contains(unit); };
+  for (const std::size_t number : needed) {
+    Unit& unit = units_[number];
+    if (!autocast || !unit.is_block || unit.values.whole.dtype() != DType::f32) {
+      gather(number, &Unit::values, stays);
+      continue;
+    }
+    if (!unit.lowered.whole.defined() || unit.lowered.whole.dtype() != autocast->dtype()) {
+      release(unit.lowered);
+      unit.lowered.whole = freed(unit.values.own.numel(), autocast->dtype(), number, &Unit::lowered);
+    }
+    gather(number, &Unit::lowered, stays);
+    const Tensors copies = windows_of(unit.lowered.whole, unit.parameters, DType::f32);
+    for (std::size_t i = 0; i < copies.size(); ++i) autocast->use(unit.parameters[i], copies[i]);
+  }
+}
+
+void ShardedParameters::gather(const Tensors& xs) {
+  std::vector<std::pair<std::size_t, Kind>> wanted;
+  for (std::size_t i = 0; i < units_.size(); ++i)
+    for (const Kind kind : {&Unit::values, &Unit::masters}) {
+      const Tensor& whole = (units_[i].*kind).whole;
+      if (whole.defined() && std::any_of(xs.begin(), xs.end(), [&](const Tensor& x) { return x.impl().storage == whole.impl().storage; }))
+        wanted.emplace_back(i, kind);
+    }
+  for (const auto& [unit, kind] : wanted)
+    gather(unit, kind,
+           [&](std::size_t i) { return std::any_of(wanted.begin(), wanted.end(), [&](const auto& w) { return w.first == i; }); });
 }
 
 void ShardedParameters::prefetch(std::size_t number) {
@@ -133,8 +182,7 @@ void ShardedParameters::install(Unit& unit, Kind kind) {
   }
   block.work = {};
   if (kind == &Unit::lowered) block.own = {};
-  FlatStorage& storage = storage_of(block);
-  storage.take(block.arriving);
+  storage_of(block).take(block.arriving);
   block.arriving = {};
 }
 
@@ -156,20 +204,12 @@ void ShardedParameters::release(Block& block) {
   }
   if (!is_here(block)) return;
   write_back_edits(block);
-  storage_of(block).free_until_fetched();
+  storage_of(block).free();
 }
 
 void ShardedParameters::end_gradients(std::size_t unit) {
   release(units_[unit].values);
   release(units_[unit].lowered);
-}
-
-void ShardedParameters::after_op() {
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    for (Block* const block : {&units_[i].values, &units_[i].lowered})
-      if (units_[i].is_block && i != last_values_ && is_here(*block)) release(*block);
-    if (i != last_masters_ && is_here(units_[i].masters)) release(units_[i].masters);
-  }
 }
 
 void ShardedParameters::release_all() {

@@ -157,7 +157,7 @@ const std::string* MemoryHistory::module_of(const ModuleFrame* scope) { return s
 
 MemoryBlock* MemoryHistory::mark(const Tensor& x, MemoryCategory category, bool may_be_before) {
   if (!x.defined() || x.device() != device_) return nullptr;
-  if (!x.impl().storage->is_here() || x.impl().storage->bytes() == 0) return nullptr;  // an access would fetch memory on demand
+  if (!x.impl().storage->is_here() || x.impl().storage->bytes() == 0) return nullptr;
   const Storage& storage = *x.impl().storage;
   auto found = state_->live.find(storage.data());
   if (found == state_->live.end()) {

@@ -16,16 +16,6 @@ struct ScopeLink;
 class SavedTensorHooks;
 struct ForwardLevel;
 
-/// Work that is to be done at a point where no op is reading its operands.
-class AfterOp {
- public:
-  /// Called once, in the thread of the op, when the op's kernels are queued. The pointer in the context is null by then.
-  virtual void after_op() = 0;
-
- protected:
-  ~AfterOp() = default;
-};
-
 /// Precision of float32 matrix products on a GPU; other dtypes and the CPU have only one.
 enum class MatmulPrecision : std::uint8_t {
   fp32,    ///< strict: float32 multiplications and sums
@@ -52,7 +42,6 @@ struct Context {
   SavedTensorHooks* saved_tensor_hooks = nullptr;            ///< pack the tensors that ops save for backward; see autodiff/saved_tensor.h
   ForwardLevel* forward = nullptr;                           ///< innermost jvp whose tangents ops carry if `grad`; see autodiff/forward.cpp
   bool tangents_only = false;                                ///< ops carry tangents, but are not recorded
-  AfterOp* after_op = nullptr;                               ///< called once, by the current or next op, when its kernels are queued
 
   /// Current stream of a device. For an index beyond the last device, the failure is at the first use.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }

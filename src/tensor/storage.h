@@ -7,27 +7,20 @@
 
 namespace tern {
 
-/// Block of device memory, shared by all tensors that are views of it.
-///
-/// Note [Memory on demand]
-/// The memory of some blocks is freed and allocated again while tensors view them (FlatStorage): that of gradients after a rank has passed
-/// them on, and that of parameters of which the rank keeps only a shard. data() fetches the memory if it is absent, so that code that reads
-/// a tensor, an op, the backward of one that saved it, or the writer of a file, need not know of this. But code that only wants to know
-/// whether two tensors share a block compares Storage and offset, not addresses. A fetch of parameters is a collective that all ranks take
-/// part in.
+/// Block of device memory, shared by all tensors that are views of it. That of a FlatStorage comes and goes while tensors view it.
 class Storage : public RefCounted {
  public:
   /// Allocates `bytes` uninitialized bytes on the stream's device.
   Storage(std::size_t bytes, Stream stream);
   ~Storage() override;
 
-  /// Address of the memory, which is fetched if it is absent. Throws Error if that fails.
+  /// Address of the memory. Throws Error if it has been freed.
   void* data() const {
-    if (!data_ && bytes_ > 0) [[unlikely]]
-      const_cast<Storage*>(this)->fetch();
+    if (!is_here()) [[unlikely]]
+      fail_freed();
     return data_;
   }
-  /// True if data() would not fetch.
+  /// False if the memory has been freed.
   bool is_here() const noexcept { return data_ || bytes_ == 0; }
   std::size_t bytes() const noexcept { return bytes_; }  ///< size as requested
   /// True for adopted read-only memory (tensor/from_blob.h): in-place ops refuse it.
@@ -48,14 +41,14 @@ class Storage : public RefCounted {
       : data_(data), bytes_(bytes), stream_(stream), is_read_only_(is_read_only) {}
   /// Returns the memory, and leaves this block without it.
   void* release_memory() noexcept { return std::exchange(data_, nullptr); }
-  /// Fetches memory that is absent, with take_memory().
-  virtual void fetch() {}
   /// Frees the memory; work already queued on the stream may still use it.
   void free_memory();
   /// Takes the memory of another block of the same size, which is left without memory.
   void take_memory(Storage& other);
 
  private:
+  [[noreturn]] static void fail_freed();
+
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   Stream stream_;

@@ -47,6 +47,12 @@ Storage::Storage(std::size_t bytes, Stream stream) : bytes_(bytes), stream_(stre
 
 Storage::~Storage() { free_memory(); }
 
+void Storage::fail_freed() {
+  fail("data",
+       "expected memory but it is freed: sharded parameters have theirs in the forward and the backward of their module, after "
+       "DataParallel::gather(), and only as long as the DataParallel lives");
+}
+
 void Storage::free_memory() {
   if (data_) with_backend(stream_.device, [&](auto dev) { backend::deallocate(dev, data_, bytes_, stream_); });
   data_ = nullptr;

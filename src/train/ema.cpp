@@ -53,10 +53,10 @@ Ema::Ema(const nn::Module& module, const EmaOptions& options) : options_(options
     for (last = first; last + 1 < order.size() && is_adjacent(values[order[last]], values[order[last + 1]]);) ++last;
     const Tensor &begin = values[order[first]], &end = values[order[last]];
     Segment segment{segment_between(begin, end), {}, {}};
-    if (size_of(parameters[order[first]].dtype()) == 2) {
-      segment.parameters = segment_between(parameters[order[first]], parameters[order[last]]);
-      refresh_masters(segment.parameters, segment.values);
-    }
+    const bool has_masters = size_of(parameters[order[first]].dtype()) == 2;
+    if (has_masters) segment.parameters = segment_between(parameters[order[first]], parameters[order[last]]);
+    gather(segment);
+    if (has_masters) refresh_masters(segment.parameters, segment.values);
     segment.average = clone(segment.values);
     for (std::size_t i = first; i <= last; ++i) {
       const Tensor& value = values[order[i]];
@@ -76,6 +76,12 @@ void Ema::require_place(const char* where) const {
   if (is_swapped_) fail(where, "expected the module's own parameters, but it has the averages: an EmaScope is alive");
 }
 
+void Ema::gather(const Segment& segment) const {
+  if (!options_.gather) return;
+  if (segment.parameters.defined()) options_.gather({segment.parameters, segment.values});
+  else options_.gather({segment.values});
+}
+
 void Ema::update() {
   require_place("Ema");
   const NoGrad unrecorded;
@@ -83,6 +89,7 @@ void Ema::update() {
   if (options_.warmup) rest = maximum(9.0 / (steps_ + 10.0), 1 - options_.decay);
   else rest = full({}, 1 - options_.decay, DType::f32, steps_.device());
   for (const Segment& segment : segments_) {
+    gather(segment);
     const Tensor change = sub(segment.values, segment.average);
     add_(segment.average, mul_(change, cast(rest, change.dtype())));
   }
@@ -100,12 +107,14 @@ EmaScope::EmaScope(Ema& ema) : ema_(ema) {
   const NoGrad unrecorded;
   // All memory is allocated before anything is changed.
   for (const Ema::Segment& segment : ema.segments_) {
+    ema.gather(segment);
     if (segment.parameters.defined()) refresh_masters(segment.parameters, segment.values);
     values_.push_back(clone(segment.values));
     parameters_.push_back(segment.parameters.defined() ? clone(segment.parameters) : Tensor());
   }
   ema.is_swapped_ = true;
   for (const Ema::Segment& segment : ema.segments_) {
+    ema.gather(segment);
     copy_(segment.values, segment.average);
     if (segment.parameters.defined()) copy_(segment.parameters, segment.average), set_refreshed(segment.parameters);
   }
@@ -115,6 +124,7 @@ EmaScope::~EmaScope() {
   const NoGrad unrecorded;
   for (std::size_t i = 0; i < values_.size(); ++i) {
     const Ema::Segment& segment = ema_.segments_[i];
+    ema_.gather(segment);
     copy_(segment.values, values_[i]);
     if (segment.parameters.defined()) copy_(segment.parameters, parameters_[i]), set_refreshed(segment.parameters);
   }

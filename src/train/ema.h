@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "autodiff/parameter_buffer.h"
@@ -11,6 +12,8 @@ namespace tern::train {
 struct EmaOptions {
   double decay = 0.999;  ///< decay of the average per update: it averages over about 1 / (1 - decay) updates
   bool warmup = true;    ///< update t, from 0, uses min(decay, (1 + t) / (10 + t)), to forget the initial weights quickly
+  /// Called before tensors of the module are read or written, e.g. to bring sharded ones: parallel::DataParallel::gather.
+  std::function<void(const Tensors&)> gather = {};
 };
 
 /// Exponential moving average (EMA) of a module's trained parameters, average = decay * average + (1 - decay) * parameter, in f32 (f64 for
@@ -45,6 +48,8 @@ class Ema {
     Tensor average;
   };
   void require_place(const char* where) const;
+  /// Calls EmaOptions::gather.
+  void gather(const Segment& segment) const;
 
   EmaOptions options_;
   std::vector<NamedTensor> parameters_;  ///< trained parameters

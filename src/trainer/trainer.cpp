@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <stdexcept>
 
 #include "backend/parse_number.h"
@@ -19,6 +18,7 @@
 #include "text/printable.h"
 #include "trainer/step_profile.h"
 #include "trainer/stop.h"
+#include "trainer/weights.h"
 
 namespace tern::train {
 
@@ -32,31 +32,6 @@ std::vector<NamedTensor> prefixed(const std::string& prefix, const std::vector<N
   std::vector<NamedTensor> result;
   for (const NamedTensor& entry : tensors) result.push_back({prefix + entry.name, entry.tensor});
   return result;
-}
-
-/// Copies of tensors on the CPU.
-std::vector<NamedTensor> copies(const std::vector<NamedTensor>& tensors) {
-  const NoGrad unrecorded;
-  std::vector<NamedTensor> result;
-  for (const NamedTensor& entry : tensors)
-    result.push_back({entry.name, entry.tensor.device() == cpu ? clone(entry.tensor) : to(entry.tensor.detach(), cpu)});
-  return result;
-}
-
-/// Sets the parameters to their masters, rounded.
-void round_masters(const nn::Module& model) {
-  const NoGrad unrecorded;
-  for (const NamedTensor& entry : nn::named_parameters(model))
-    if (const Tensor master = master_of(entry.tensor); master.defined()) copy_(entry.tensor, cast(master, entry.tensor.dtype()));
-}
-
-/// Sets the model's parameters of the same names, and their masters.
-void write_parameters(const nn::Module& model, const std::vector<NamedTensor>& values) {
-  const NoGrad unrecorded;
-  std::map<std::string, Tensor> by_name;
-  for (const NamedTensor& entry : values) by_name[entry.name] = entry.tensor;
-  for (const NamedTensor& entry : nn::named_masters(model)) copy_(entry.tensor, by_name.at(entry.name));
-  round_masters(model);
 }
 
 Device device_of(const nn::Module& model) {
@@ -88,7 +63,8 @@ Trainer::Trainer(nn::Module& model, Task task, TrainerOptions options, Run& run)
           step_device_) {
   set_precision(model_, options_.precision);
   if (ranks_) parallel_ = ranks_->parallel(model_);
-  if (options_.ema > 0) ema_.emplace(model_, EmaOptions{.decay = options_.ema});
+  if (options_.ema > 0)
+    ema_.emplace(model_, EmaOptions{.decay = options_.ema, .gather = [this](const Tensors& x) { gather(parallel_.get(), x); }});
   optimizer_ = task_.optimizer(nn::parameters(model_));
   if (options_.precision == Precision::fp16) scaler_.emplace(GradScalerOptions{}, device_);
   if (parallel_ && ranks_->shard() != parallel::Shard::none) parallel::shard_optimizer(*optimizer_, *parallel_);
@@ -246,10 +222,7 @@ double Trainer::require_finite(double loss) const {
 
 /// Waits for the device once.
 void Trainer::require_finite_weights(const std::vector<NamedTensor>& weights) const {
-  const NoGrad unrecorded;
-  Tensor sums = zeros({}, DType::f32, device_);
-  for (const NamedTensor& entry : weights) sums = sums + sum(entry.tensor.detach() * 0.0);  // 0 * inf and 0 * NaN are NaN
-  if (!std::isfinite(sums.item<double>())) fail_not_finite(fmt::format("the weights are not finite after update {}", update_));
+  if (!is_finite(parallel_.get(), weights)) fail_not_finite(fmt::format("the weights are not finite after update {}", update_));
 }
 
 /// A run that goes on comes to the same update, so that --resume is no remedy.
@@ -280,7 +253,7 @@ void Trainer::run() {
     if (!is_failure_of_other_rank(error)) throw;
     throw std::runtime_error(error.what() + run_.remains());
   }
-  if (!best_.model.empty()) write_parameters(model_, best_.model);
+  if (!best_.model.empty()) write_parameters(parallel_.get(), model_, best_.model);
   if (parallel_) parallel_->keep_parameters();  // for rank 0, which continues alone
   if (profile_) profile_->finish();
 }
@@ -356,7 +329,7 @@ void Trainer::keep_best(const Validation& validation) {
   best_ = {.validation = {.rank = validation.rank, .numbers = validation.numbers},
            .round = round_,
            .update = update_,
-           .model = copies(served())};
+           .model = copies(parallel_.get(), served())};
   run_.save(best_.model, best_.round, best_.update);
 }
 
@@ -416,10 +389,10 @@ io::JsonObject Trainer::checkpoint_numbers() const {
 void Trainer::save_checkpoint() {
   const double started = seconds_now();
   std::vector<NamedTensor> all = tensors();
-  // Reading sharded parameters is a collective: all ranks gather them before rank 0 writes.
+  // All ranks gather sharded parameters before rank 0 writes.
   if (parallel_ && parallel_->shard() == parallel::Shard::parameters)
     for (NamedTensor& entry : all)
-      if (entry.name.starts_with(model_prefix)) entry = copies({entry}).front();
+      if (entry.name.starts_with(model_prefix)) entry = copies(parallel_.get(), {entry}).front();
   require_finite_weights(nn::named_masters(model_));  // a checkpoint of weights that overflowed would replace a good one
   if (run_.save_checkpoint(update_, all, checkpoint_numbers(), best_.update)) saved_ = update_;
   saved_at_ = seconds_now();
@@ -435,6 +408,9 @@ void Trainer::resume() {
   if (head.numbers.contains("best"))
     for (const NamedTensor& entry : served()) best_.model.push_back({entry.name, empty(entry.tensor.shape(), entry.tensor.dtype(), cpu)});
   const std::vector<NamedTensor> all = tensors();
+  Tensors written;
+  for (const NamedTensor& entry : all) written.push_back(entry.tensor);
+  gather(parallel_.get(), written);
   run_.load_checkpoint(all);
   if (optimizer_->is_sharded()) {  // its tensors are copies
     std::vector<NamedTensor> own;
@@ -443,7 +419,7 @@ void Trainer::resume() {
       if (entry.name.starts_with(prefix)) own.push_back({entry.name.substr(prefix.size()), entry.tensor});
     optimizer_->load_moments(own, nn::named_parameters(model_));
   }
-  round_masters(model_);
+  round_masters(parallel_.get(), model_);
   restore(head.numbers);
   if (ranks_) ranks_->barrier();  // before rank 0 moves the files that the others read
   run_.restart(best_.model, best_.round, best_.update);

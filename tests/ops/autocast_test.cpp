@@ -6,6 +6,7 @@
 
 #include "autodiff/parameter_buffer.h"
 #include "catch.h"
+#include "message.h"
 #include "ops/attention_softmax.h"
 #include "ops/conv.h"
 #include "ops/copy.h"
@@ -177,17 +178,23 @@ TEST_CASE("a weight is cast once for each of its versions", "[autocast]") {
   }
 }
 
-TEST_CASE("the cast of a weight whose memory comes and goes is not kept", "[autocast]") {
-  const Tensor flat = flat_on_demand(16, DType::f32, cpu, [](FlatStorage& storage) { storage.take(ones({16})); });
+TEST_CASE("A weight whose memory is freed is cast by the copy that stands for it, until it is edited", "[autocast]") {
+  const Tensor flat = flat_freed(16, DType::f32, cpu);
   const Tensor weight = windows_of(flat, {positive(DType::f32)}, DType::f32)[0].set_requires_grad();
+  const Tensor copy = full(weight.shape(), 3.0, DType::bf16);
   Autocast autocast(DType::bf16);
-  weight.to_vector<float>();  // is here
-  const std::size_t before = memory_statistics(cpu).allocated;
-  CHECK(autocast.operand(CastTo::lower, weight).dtype() == DType::bf16);
-  CHECK(memory_statistics(cpu).allocated == before);
-  CHECK(autocast.operand(CastTo::lower, weight).to_vector<bf16>()[0] == 1.f);
+  CHECK(
+      contains(message_of([&] { autocast.operand(CastTo::lower, weight); }), "[data] expected memory but it is freed: sharded parameters"));
+  autocast.use(weight, copy);
+  const Tensor used = autocast.operand(CastTo::lower, weight);
+  CHECK(used.impl().storage == copy.impl().storage);
+  autocast.use(weight, copy);
+  CHECK(autocast.operand(CastTo::lower, weight).is_same(used));
   sum(linear(positive(DType::f32), weight, {})).backward();
   CHECK(weight.grad().dtype() == DType::f32);
+  flat_storage(flat)->take(ones({16}));
+  weight.impl().storage->bump_version();
+  CHECK(autocast.operand(CastTo::lower, weight).to_vector<bf16>()[0] == 1.f);
 }
 
 TEST_CASE("gradients flow through autocast's casts", "[autocast]") {

@@ -14,7 +14,7 @@
 
 namespace tern::parallel {
 
-using test::check_close, test::check_none, test::Rank, test::run_ranks, test::Weights, test::weights_of;
+using test::check_close, test::check_none, test::Rank, test::run_ranks, test::Weights;
 
 namespace {
 
@@ -108,10 +108,19 @@ struct Training {
     train::apply(*optimizer, update());
   }
 
+  Weights weights() const {
+    Weights result;
+    for (const Tensor& x : nn::parameters(model)) {
+      parallel->gather({x});
+      result.push_back(cast(x.detach(), DType::f32).to_vector<float>());
+    }
+    return result;
+  }
+
   const Rank& rank;
   const Form form;
   nn::DecoderLM model;
-  std::optional<DataParallel> parallel;
+  mutable std::optional<DataParallel> parallel;
   std::optional<train::AdamW> optimizer;
 };
 
@@ -155,9 +164,9 @@ TEST_CASE("Ten steps with sharded gradients or parameters are those without", "[
         for (std::uint64_t step = 0; step < steps; ++step) {
           for (Training* training : {&gradients, &parameters, &whole}) training->step(step);
           if (step != 0 && step != 5 && step + 1 != steps) continue;
-          const Weights want = weights_of(whole.model);
+          const Weights want = whole.weights();
           for (Training* training : {&gradients, &parameters})
-            check_close(weights_of(training->model), want, tolerance_of(rank), tolerance_of(rank) / 10);
+            check_close(training->weights(), want, tolerance_of(rank), tolerance_of(rank) / 10);
         }
       }
     }));
@@ -181,7 +190,10 @@ TEST_CASE("Matrices of sharded blocks come in autocast's 16 bits", "[ranks]") {
     const auto loss_of_edited = [](Training& edited) {
       const NoGrad unrecorded;
       for (const NamedTensor& entry : nn::named_parameters(edited.model))
-        if (entry.name == "blocks.1.ff.fc.weight") mul_(entry.tensor, 3.0);
+        if (entry.name == "blocks.1.ff.fc.weight") {
+          edited.parallel->gather({entry.tensor});
+          mul_(entry.tensor, 3.0);
+        }
       return edited.loss(2, 0, 3).item<double>();
     };
     const double got = loss_of_edited(training), want = loss_of_edited(whole);
@@ -220,8 +232,8 @@ TEST_CASE("Gradients that are sharded go over the wire in another dtype", "[rank
       const Form form{.reduce_dtype = DType::bf16};
       Training sharded(rank, shard, form), whole(rank, Shard::none, form), exact(rank, Shard::none);
       for (std::uint64_t step = 0; step < 3; ++step) sharded.step(step), whole.step(step), exact.step(step);
-      check_close(weights_of(sharded.model), weights_of(whole.model), 1e-7 * slack_of(rank), 1e-8 * slack_of(rank));
-      require(weights_of(whole.model) != weights_of(exact.model), "the dtype made no difference");
+      check_close(sharded.weights(), whole.weights(), 1e-7 * slack_of(rank), 1e-8 * slack_of(rank));
+      require(whole.weights() != exact.weights(), "the dtype made no difference");
     }
   }));
 }
@@ -235,7 +247,7 @@ TEST_CASE("The norm of sharded gradients is that of all ranks' parts together", 
         for (std::uint64_t step = 0; step < 3; ++step) {
           const double got = sharded.step(step, 0.05), want = whole.step(step, 0.05);
           require(std::abs(got - want) <= 1e-5 * want && want > 0.05, fmt::format("the norm is {} and not {}", got, want));
-          check_close(weights_of(sharded.model), weights_of(whole.model), 1e-4, 1e-6);
+          check_close(sharded.weights(), whole.weights(), 1e-4, 1e-6);
         }
       }
     }));
@@ -248,8 +260,8 @@ TEST_CASE("A batch in parts adds its gradients up before they are sharded", "[ra
         const Form form{.checkpointing = policy};
         Training sharded(rank, shard, form), whole(rank, Shard::none, form), at_once(rank, shard, form);
         for (std::uint64_t step = 0; step < 4; ++step) sharded.step_in_parts(step), whole.step_in_parts(step), at_once.step(step);
-        check_close(weights_of(sharded.model), weights_of(whole.model), tolerance_of(rank), tolerance_of(rank) / 10);
-        check_close(weights_of(sharded.model), weights_of(at_once.model), 1e-4, 1e-5);
+        check_close(sharded.weights(), whole.weights(), tolerance_of(rank), tolerance_of(rank) / 10);
+        check_close(sharded.weights(), at_once.weights(), 1e-4, 1e-5);
       }
   }));
 }
@@ -319,20 +331,19 @@ TEST_CASE("A forward pass has two blocks of sharded parameters at a time", "[ran
       require(std::abs(got - want) <= 10 * tolerance_of(rank), fmt::format("the loss is {} and not {}", got, want));
     }
     require(blocks_here(*sharded.parallel) == 1, fmt::format("{} blocks are here after forward", blocks_here(*sharded.parallel)));
-    // Files are written from what is read so: whole, and the same on all ranks.
-    check_close(weights_of(sharded.model), weights_of(whole.model), tolerance_of(rank), tolerance_of(rank) / 10);
+    check_close(sharded.weights(), whole.weights(), tolerance_of(rank), tolerance_of(rank) / 10);
     sharded.step(1), whole.step(1);  // not with values from before
-    check_close(weights_of(sharded.model), weights_of(whole.model), tolerance_of(rank), tolerance_of(rank) / 10);
+    check_close(sharded.weights(), whole.weights(), tolerance_of(rank), tolerance_of(rank) / 10);
     // Nor with those that somebody reads between backward and the update.
     for (Training* training : {&sharded, &whole}) {
       training->optimizer->zero_grad();
       train::accumulate(training->loss(2, 0, 6));
       training->parallel->finish_gradient_synchronization();
-      const Weights before = weights_of(training->model);
+      const Weights before = training->weights();
       training->optimizer->step();
-      require(weights_of(training->model) != before, "the update is not seen");
+      require(training->weights() != before, "the update is not seen");
     }
-    check_close(weights_of(sharded.model), weights_of(whole.model), tolerance_of(rank), tolerance_of(rank) / 10);
+    check_close(sharded.weights(), whole.weights(), tolerance_of(rank), tolerance_of(rank) / 10);
   }));
 }
 
@@ -348,10 +359,11 @@ TEST_CASE("Sharded training goes on in any number of ranks", "[ranks]") {
       std::vector<NamedTensor> all = first.optimizer->state(nn::named_parameters(first.model));
       for (const NamedTensor& entry : nn::named_masters(first.model)) all.push_back({"model." + entry.name, entry.tensor});
       for (const NamedTensor& entry : all) {
-        const std::vector<float> values = entry.tensor.detach().to_vector<float>();  // read by all, as a collective
+        first.parallel->gather({entry.tensor});  // by all, as a collective
+        const std::vector<float> values = entry.tensor.detach().to_vector<float>();
         if (rank.group->rank() == 0) saved[entry.name] = {values, entry.tensor.shape()};
       }
-      const Weights weights = weights_of(whole.model);
+      const Weights weights = whole.weights();
       if (rank.group->rank() == 0) want = weights;
     }));
     for (int ranks : {1, 3, 4})
@@ -363,13 +375,13 @@ TEST_CASE("Sharded training goes on in any number of ranks", "[ranks]") {
           for (const auto& [name, value] : saved) state.push_back({name, Tensor::from(value.first, value.second)});
           for (const NamedTensor& entry : nn::named_masters(next.model))
             for (const NamedTensor& from : state)
-              if (from.name == "model." + entry.name) copy_(entry.tensor, from.tensor);
+              if (from.name == "model." + entry.name) next.parallel->gather({entry.tensor}), copy_(entry.tensor, from.tensor);
           for (const NamedTensor& from : state)
             if (from.name == "step") copy_(next.optimizer->steps(), from.tensor);
         }
         next.optimizer->load_moments(state, nn::named_parameters(next.model));
         for (std::uint64_t step = 3; step < 6; ++step) next.step(step);
-        check_close(weights_of(next.model), want, 1e-4, 2e-5);
+        check_close(next.weights(), want, 1e-4, 2e-5);
       }));
   }
 }
@@ -384,6 +396,7 @@ TEST_CASE("Masters of sharded 16-bit parameters are in parts, and whole where th
         Weights result;
         for (const NamedTensor& entry : nn::named_masters(training.model)) {
           require(entry.tensor.dtype() == DType::f32, entry.name + " has no master");
+          training.parallel->gather({entry.tensor});
           result.push_back(entry.tensor.to_vector<float>());
         }
         return result;
@@ -392,7 +405,7 @@ TEST_CASE("Masters of sharded 16-bit parameters are in parts, and whole where th
         sharded.step(step), whole.step(step);
         if (step == 2) check_close(masters(sharded), masters(whole), 1e-6 * slack_of(rank), 1e-8 * slack_of(rank));
       }
-      check_close(weights_of(sharded.model), weights_of(whole.model), 1e-7 * slack_of(rank), 1e-8 * slack_of(rank));
+      check_close(sharded.weights(), whole.weights(), 1e-7 * slack_of(rank), 1e-8 * slack_of(rank));
       check_close(masters(sharded), masters(whole), 1e-6 * slack_of(rank), 1e-8 * slack_of(rank));
       if (shard != Shard::parameters) continue;
       std::int64_t bytes = 0, elements = 0;
@@ -406,7 +419,7 @@ TEST_CASE("Masters of sharded 16-bit parameters are in parts, and whole where th
 TEST_CASE("Averages of sharded parameters take their place, and give it back", "[ranks]") {
   check_none(run_ranks(2, [&](Rank& rank) {
     Training sharded(rank, Shard::parameters), whole(rank, Shard::none);
-    train::Ema average(sharded.model), of_whole(whole.model);
+    train::Ema average(sharded.model, {.gather = [&](const Tensors& x) { sharded.parallel->gather(x); }}), of_whole(whole.model);
     for (std::uint64_t step = 0; step < 3; ++step) {
       sharded.step(step), average.update();
       whole.step(step), of_whole.update();
@@ -416,7 +429,7 @@ TEST_CASE("Averages of sharded parameters take their place, and give it back", "
         const double got = sharded.loss(9, 0, 6).item<double>(), want = whole.loss(9, 0, 6).item<double>();
         require(std::abs(got - want) <= 10 * tolerance_of(rank), fmt::format("the loss is {} and not {}", got, want));
       }
-      check_close(weights_of(sharded.model), weights_of(whole.model), tolerance_of(rank), tolerance_of(rank) / 10);
+      check_close(sharded.weights(), whole.weights(), tolerance_of(rank), tolerance_of(rank) / 10);
     }
   }));
 }
@@ -438,18 +451,27 @@ TEST_CASE("Sharded parameters stay where they are kept, and cannot be recorded o
     rank.group->barrier();
     if (rank.group->rank() == 0) {
       const NoGrad unrecorded;
-      require(std::abs(training.loss(1, 0, 3).item<double>() - whole.loss(1, 0, 3).item<double>()) <= 10 * tolerance_of(rank),
-              "another loss");
-      check_close(weights_of(training.model), weights_of(whole.model), tolerance_of(rank), tolerance_of(rank) / 10);
+      const double got = training.loss(1, 0, 3).item<double>(), want = whole.loss(1, 0, 3).item<double>();
+      require(std::abs(got - want) <= 10 * tolerance_of(rank), "another loss");
+      check_close(training.weights(), whole.weights(), tolerance_of(rank), tolerance_of(rank) / 10);
     }
     Training unsharded(rank, Shard::none);
     DataParallel forgotten(unsharded.model, *rank.group, {.shard = Shard::gradients});
     const std::string missing = message_of([&] { forgotten.finish_gradient_synchronization(); });
     require(contains(missing, "sharded gradients need shard_optimizer"), "another error: " + missing);
     Training gone(rank, Shard::parameters);
+    const auto read = [&] { return message_of([&] { gone.model.blocks[0].attn.proj.weight.to_vector<float>(); }); };
+    require(contains(read(), "[data] expected memory but it is freed: sharded parameters have theirs in"), "another error: " + read());
+    gone.parallel->gather(nn::parameters(gone.model));
+    const nn::DecoderLM clone = nn::clone(gone.model);
+    gone.step(0);
+    if (rank.group->rank() == 0) clone.loss(ids(rank, 0, 0, 1), ids(rank, 1, 0, 1)).item<double>();  // on one rank alone
+    gone.parallel->gather({gone.model.blocks[0].attn.proj.weight, gone.model.blocks[1].attn.proj.weight});
+    require(read() == "" && blocks_here(*gone.parallel) == 2, "two blocks were to be here but " + read());
     gone.parallel.reset();
-    const std::string error = message_of([&] { weights_of(gone.model); });
-    require(contains(error, "expected the model's DataParallel to live as long"), "another error: " + error);
+    gone.model.blocks[0].attn.proj.weight.to_vector<float>();
+    const std::string error = message_of([&] { gone.loss(0, 0, 1); });
+    require(contains(error, "[data] expected memory but it is freed"), "another error: " + error);
   }));
 }
 
@@ -468,7 +490,7 @@ TEST_CASE("A parameter joins sharded training later", "[ranks]") {
           }
           training.step(step);
         }
-        found[is_sharded] = weights_of(training.model);
+        found[is_sharded] = training.weights();
       }
       check_close(found[1], found[0], tolerance_of(rank), tolerance_of(rank) / 10);
     }
