@@ -19,19 +19,19 @@ const std::string* ModuleNames::find(const void* module) const {
 }
 
 std::string running_module() {
-  const ModuleFrame* scope = context().scope;
+  const ModuleFrame* scope = context().diagnosis.module;
   if (!scope) return "";
-  const std::string* path = context().names ? context().names->find(scope->module) : nullptr;
+  const std::string* path = context().diagnosis.names ? context().diagnosis.names->find(scope->module) : nullptr;
   return path && !path->empty() ? fmt::format("{} ({})", *path, scope->type) : scope->type;
 }
 
 /// As running_module(), but without names it searches the tree of the outermost running module. A search that fails returns the type alone,
 /// and its own failure names no module.
 static std::string failing_module() {
-  const ModuleFrame* const scope = context().scope;
+  const ModuleFrame* const scope = context().diagnosis.module;
   std::string known = running_module();
   if (!scope || known != scope->type) return known;
-  const ScopedValue<const ModuleFrame*> outside(context().scope, nullptr);
+  const ScopedValue<const ModuleFrame*> outside(context().diagnosis.module, nullptr);
   std::string path;
   try {
     for (const ModuleFrame* root = scope; root; root = root->outer)
@@ -74,7 +74,7 @@ static bool is_view(const Tensor& y, std::span<const Tensor> inputs) {
 }
 
 void AnomalyMode::end_op(const OpCall& call) {
-  if (!context().anomaly) return;  // within a backward or a rule of tangents, whose result is checked as a whole
+  if (!context().diagnosis.anomaly) return;  // within a backward or a rule of tangents, whose result is checked as a whole
   for (const Tensor& y : call.outputs) {
     if (!y.defined() || is_view(y, call.inputs)) continue;
     const NonFiniteCounts faults = count_non_finite(y);
@@ -83,7 +83,7 @@ void AnomalyMode::end_op(const OpCall& call) {
     if (!faults.nan && (places_numbers(call.op.name) || std::any_of(call.inputs.begin(), call.inputs.end(), has_inf))) continue;
     const std::string message = fmt::format("expected finite numbers but the forward of '{}'{} made {}, shape {}", call.op.name,
                                             in_module(running_module()), faults.name(), to_string(y.shape()));
-    const ScopedValue<const ModuleFrame*> outside(context().scope, nullptr);  // the message already names the module
+    const ScopedValue<const ModuleFrame*> outside(context().diagnosis.module, nullptr);  // the message already names the module
     fail(call.op.name, message);
   }
 }

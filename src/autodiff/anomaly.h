@@ -12,14 +12,14 @@ struct ModuleFrame : backend::ObservedScope {
   /// Path of a module in the tree below a root, for errors; "" if it is not there or is the root itself.
   using FindPath = std::string (*)(const void* root, const void* module);
 
-  /// Opens the frame: context().scope points to it until it ends.
+  /// Opens the frame: context().diagnosis.module points to it until it ends.
   ModuleFrame(const void* module_, const char* type_, FindPath find_path_ = nullptr)
-      : module(module_), type(type_), outer(context().scope), find_path(find_path_) {
-    context().scope = this;
+      : module(module_), type(type_), outer(context().diagnosis.module), find_path(find_path_) {
+    context().diagnosis.module = this;
     if (is_observed() && !is_inner()) backend::tell([this](backend::Observer& told) { told.begin_module(module, type); });
   }
   ~ModuleFrame() {
-    context().scope = outer;
+    context().diagnosis.module = outer;
     if (!is_inner()) tell_end([](backend::Observer& told) { told.end_module(); });
   }
 
@@ -52,7 +52,7 @@ class AnomalyMode : backend::Observer {
  public:
   /// `names` are the paths of the model's modules, nn::module_names(model); without them errors contain only types.
   explicit AnomalyMode(ModuleNames names = {})
-      : names_(std::move(names)), anomaly_(context().anomaly, true), in_use_(context().names, &names_) {
+      : names_(std::move(names)), anomaly_(context().diagnosis.anomaly, true), in_use_(context().diagnosis.names, &names_) {
     watch();
   }
   ~AnomalyMode() override { unwatch(); }

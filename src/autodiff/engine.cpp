@@ -31,8 +31,8 @@ class ObservedBackward : backend::ObservedScope {
 /// Gradients of a node's inputs. In anomaly mode they are checked here, not in the ops that backward is written in, so an error names the
 /// op of the forward pass and its module.
 Tensors gradients_of(Node& node, const Backward& call) {
-  if (!context().anomaly) return node.backward(call);
-  const ScopedValue<bool> unsearched(context().anomaly, false);
+  if (!context().diagnosis.anomaly) return node.backward(call);
+  const ScopedValue<bool> unsearched(context().diagnosis.anomaly, false);
   Tensors results = node.backward(call);
   check_gradients(node, results);
   return results;
@@ -129,7 +129,7 @@ class Pass {
       fail("backward", fmt::format("expected a graph that is still alive, but '{}' was freed by an earlier backward, "
                                    "which may have thrown: pass retain_graph to that one, or run forward again",
                                    node->op));
-    LeafWriter* const writer = context().grad || context().anomaly ? nullptr : leaves_;
+    LeafWriter* const writer = context().grad || context().diagnosis.anomaly ? nullptr : leaves_;
     const Tensors results = observed_gradients_of(*node, Backward(*node, gradients, writer));
     if (results.size() != node->next.size())
       fail(node->op, fmt::format("expected backward to return {} gradients but got {}", node->next.size(), results.size()));
@@ -178,7 +178,7 @@ class Pass {
 
 /// Likely reason for a missing graph, for messages.
 std::string unrecorded_by_jvp() {
-  return context().tangents_only ? ": jvp records nothing, but where the function calls vjp() or opens GradMode(true)" : "";
+  return context().tangents.only ? ": jvp records nothing, but where the function calls vjp() or opens GradMode(true)" : "";
 }
 
 Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool accumulate, bool retain_graph, bool create_graph) {
@@ -191,12 +191,12 @@ Tensors run(TensorList outputs, TensorList inputs, TensorList grad_outputs, bool
   }
   // Within jvp the gradients carry tangents, which leaves' sinks and flat buffers cannot hold.
   const auto any_carries = [](const TensorList& list) { return std::any_of(list.begin(), list.end(), detail::carries_tangent); };
-  const bool is_followed = context().forward && context().grad && (any_carries(outputs) || any_carries(grad_outputs));
+  const bool is_followed = context().tangents.level && context().grad && (any_carries(outputs) || any_carries(grad_outputs));
   if (is_followed && accumulate)
     fail("backward", "expected a function that jvp differentiates to call grad() or vjp(): gradients of leaves carry no tangents");
   const backend::PassScope observed("backward");
   const GradMode mode(create_graph || is_followed);
-  const ScopedValue<bool> unrecorded(context().tangents_only, is_followed && !create_graph);
+  const ScopedValue<bool> unrecorded(context().tangents.only, is_followed && !create_graph);
   const NoAutocast as_forward_chose;
   Pass pass(std::move(wanted), retain_graph || create_graph);
   if (accumulate && outputs.size() > 0) pass.add_to_leaves(outputs[0].device());

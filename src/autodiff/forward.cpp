@@ -22,8 +22,8 @@ namespace tern {
 // reference) with its plain reference when it is recorded, gets the tangents of that reference.
 //
 // NoGrad stops tangents as it stops recording: what is computed there is a constant. Recording and tangents are separate in the context:
-// with `tangents_only` ops carry tangents, and are not recorded. jvp runs its function so, and backward passes within jvp run so too: their
-// gradients carry tangents, which are Hessian-vector products.
+// with `Context::tangents.only` ops carry tangents, and are not recorded. jvp runs its function so, and backward passes within jvp run so
+// too: their gradients carry tangents, which are Hessian-vector products.
 //
 // A jvp within a jvp is a level within a level. The tangents of a level are computed at the levels outside of it only: tangents of the
 // inner level then carry tangents of the outer one, and never the reverse.
@@ -65,11 +65,11 @@ Tensor without_tangent(const Tensor& x, const ForwardLevel& level) {
 /// Scope in which ops carry tangents and are not recorded, at the given level, if any, and those outside of it.
 class CarryTangents {
  public:
-  explicit CarryTangents(ForwardLevel* level) : level_(context().forward, level), grad_(context().grad, true) {}
+  explicit CarryTangents(ForwardLevel* level) : level_(context().tangents.level, level), grad_(context().grad, true) {}
 
  private:
   ScopedValue<ForwardLevel*> level_;
-  ScopedValue<bool> grad_, only_{context().tangents_only, true};
+  ScopedValue<bool> grad_, only_{context().tangents.only, true};
 };
 
 /// Tangents of a fused op from its plain reference.
@@ -205,10 +205,10 @@ class Rules {
 /// Sets the tangents of an op's outputs, at each level at which an input has one.
 void carry_tangents(const OpCall& call) {
   std::vector<ForwardLevel*> levels;  // outermost first: saved tensors then carry the tangents that the next level needs
-  for (ForwardLevel* level = context().forward; level; level = level->outer.get()) levels.insert(levels.begin(), level);
+  for (ForwardLevel* level = context().tangents.level; level; level = level->outer.get()) levels.insert(levels.begin(), level);
   const NoAutocast as_the_op_chose;
   const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);
-  const ScopedValue<bool> unsearched(context().anomaly, false);
+  const ScopedValue<bool> unsearched(context().diagnosis.anomaly, false);
   for (ForwardLevel* const level : levels) {
     Tensors tangents, results;
     bool any = false;
@@ -221,7 +221,7 @@ void carry_tangents(const OpCall& call) {
       const CarryTangents carried(outer);
       results = Rules(call, *level, tangents).outputs();
     } else {
-      const ScopedValue<ForwardLevel*> outermost(context().forward, nullptr);
+      const ScopedValue<ForwardLevel*> outermost(context().tangents.level, nullptr);
       const NoGrad unrecorded;
       results = Rules(call, *level, tangents).outputs();
     }
@@ -249,7 +249,7 @@ class Follow : backend::Observer {
 
  private:
   void end_op(const OpCall& call) override {
-    if (call.backward && context().forward && needs_record(call.inputs)) carry_tangents(call);
+    if (call.backward && context().tangents.level && needs_record(call.inputs)) carry_tangents(call);
   }
   static inline thread_local int running = 0;
 };
@@ -258,7 +258,7 @@ class Follow : backend::Observer {
 
 JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents) {
   detail::check_vectors("jvp", "tangent", tangents, inputs);
-  const auto level = make_ref<ForwardLevel>(context().grad ? context().forward : nullptr);
+  const auto level = make_ref<ForwardLevel>(context().grad ? context().tangents.level : nullptr);
   const Follow observed;
   const CarryTangents carried(level.get());
   Tensors in;

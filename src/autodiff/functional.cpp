@@ -56,7 +56,7 @@ struct Call {
 }  // namespace
 
 JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensors& cotangents) {
-  const ScopedValue<ForwardLevel*> followed(context().forward, context().grad ? context().forward : nullptr);
+  const ScopedValue<ForwardLevel*> followed(context().tangents.level, context().grad ? context().tangents.level : nullptr);
   const GradMode recorded(true);
   const Call call(f, inputs);
   detail::check_vectors("vjp", "cotangent", cotangents, call.outputs);

@@ -24,7 +24,7 @@ const TangentLink* detail::tangents_of(const Tensor& x) {
 
 bool detail::carries_tangent(const Tensor& x) {
   for (const TangentLink* t = tangents_of(x); t; t = t->next.get())
-    for (const ForwardLevel* level = context().forward; level; level = level->outer.get())
+    for (const ForwardLevel* level = context().tangents.level; level; level = level->outer.get())
       if (t->level.get() == level) return true;
   return false;
 }
@@ -113,7 +113,7 @@ Edge edge_of(const Tensor& x) {
 }
 
 bool detail::needs_graph(const TensorList& inputs) {
-  if (!context().grad || context().tangents_only) return false;
+  if (!context().grad || context().tangents.only) return false;
   for (const Tensor& x : inputs)
     if (x.defined() && x.requires_grad()) return true;
   return false;
@@ -121,7 +121,7 @@ bool detail::needs_graph(const TensorList& inputs) {
 
 bool needs_record(const TensorList& inputs) {
   if (detail::needs_graph(inputs)) return true;
-  return context().forward && context().grad && std::any_of(inputs.begin(), inputs.end(), detail::carries_tangent);
+  return context().tangents.level && context().grad && std::any_of(inputs.begin(), inputs.end(), detail::carries_tangent);
 }
 
 std::string running_module();  // anomaly.cpp
@@ -136,7 +136,7 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
   // Edges to leaves seen for the first time have just created accumulators; the op's number must be higher.
   node->sequence = Node::next_sequence(latest);
   node->outputs = static_cast<std::uint32_t>(outputs.size());
-  if (context().anomaly || context().names) node->module = running_module();
+  if (context().diagnosis.anomaly || context().diagnosis.names) node->module = running_module();
   if (backend::observer)
     backend::tell([&](backend::Observer& told) {
       if (const std::uint32_t number = told.module()) node->observed_module = number;

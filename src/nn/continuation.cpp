@@ -231,7 +231,7 @@ std::shared_ptr<DecodingGraphs::Reader> DecodingGraphs::reader(Device device, st
   return kept.reader;
 }
 
-bool DecodingGraphs::serve(const DecodingGraphs* graphs) { return graphs && !context().autocast && !context().anomaly; }
+bool DecodingGraphs::serve(const DecodingGraphs* graphs) { return graphs && !context().autocast && !context().diagnosis.anomaly; }
 
 std::size_t DecodingGraphs::nodes() const {
   const std::lock_guard lock(state_->mutex);

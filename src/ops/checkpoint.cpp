@@ -217,7 +217,7 @@ std::optional<CheckpointPolicy> checkpoint_policy_of(std::string_view name) {
 }
 
 Tensors checkpoint(std::function<Tensors(const Tensors&)> f, const Tensors& inputs, CheckpointPolicy policy) {
-  if (!context().grad || context().tangents_only || policy == CheckpointPolicy::none) return f(inputs);
+  if (!context().grad || context().tangents.only || policy == CheckpointPolicy::none) return f(inputs);
   return make_ref<CheckpointedCall>(std::move(f), inputs, policy)->run_first(inputs);
 }
 

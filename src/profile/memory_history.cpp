@@ -58,7 +58,7 @@ MemoryHistory::MemoryHistory(Device device, ModuleNames names, Options options)
       start_ns_(backend::steady_ns()),
       state_(std::make_unique<State>()) {
   on(device_, [&](auto dev) { backend::observe_memory(dev, device_, static_cast<backend::MemoryObserver*>(this)); });
-  names_in_use_ = std::make_unique<ScopedValue<const ModuleNames*>>(context().names, &names_);
+  names_in_use_ = std::make_unique<ScopedValue<const ModuleNames*>>(context().diagnosis.names, &names_);
   watch();
 }
 
@@ -130,7 +130,7 @@ void MemoryHistory::label(MemoryBlock& block) {
   }
 #endif
   if (!is_own_thread()) return;
-  const ModuleFrame* const scope = context().scope;
+  const ModuleFrame* const scope = context().diagnosis.module;
   const ModuleFrame* const outer = state_->running.empty() ? nullptr : state_->running.back().scope;
   if (state_->running.empty()) {
     block.pass = scope ? MemoryPass::forward : MemoryPass::none;
@@ -186,7 +186,7 @@ void MemoryHistory::end_op(const OpCall& call) noexcept {
     for (const std::size_t block : state_->pending) blocks_[block].op = name;
     state_->pending.clear();
     const ModuleFrame* const outer = state_->running.empty() ? nullptr : state_->running.back().scope;
-    const bool is_in_module = context().scope != outer;
+    const bool is_in_module = context().diagnosis.module != outer;
     for (const Tensor& y : call.outputs)
       if (is_in_module || (call.is_recorded && y.defined() && is_floating(y.dtype()))) mark(y, MemoryCategory::activations, false);
     if (call.is_recorded)
@@ -199,7 +199,7 @@ void MemoryHistory::end_op(const OpCall& call) noexcept {
 void MemoryHistory::begin_backward(const Node& node) noexcept {
   const std::lock_guard lock(state_->mutex);
   try {
-    state_->running.push_back({intern(node.op), intern(node.module), context().scope});
+    state_->running.push_back({intern(node.op), intern(node.module), context().diagnosis.module});
     state_->pending.clear();
   } catch (...) {
     is_complete_ = false;

@@ -12,7 +12,6 @@ namespace tern {
 struct ModuleFrame;
 class ModuleNames;
 class Autocast;
-struct ScopeLink;
 class SavedTensorHooks;
 struct ForwardLevel;
 
@@ -26,22 +25,30 @@ enum class MatmulPrecision : std::uint8_t {
 /// The state of a thread, and the only ambient state that a result depends on. A new thread begins with the values below, not with
 /// those of the thread that started it: gradients are recorded, there is no autocast, and the seed is 0 (docs/threads.md).
 struct Context {
+  /// What errors say, and check.
+  struct Diagnosis {
+    const ModuleFrame* module = nullptr;  ///< innermost running module
+    const ModuleNames* names = nullptr;   ///< paths of modules, in anomaly mode or with a memory history
+    bool anomaly = false;                 ///< check every op's output for NaN and Inf, which costs a wait per op
+  };
+  /// What jvp asks of ops.
+  struct Tangents {
+    ForwardLevel* level = nullptr;  ///< innermost jvp whose tangents ops carry if `grad`; see autodiff/forward.cpp
+    bool only = false;              ///< ops carry tangents, but are not recorded
+  };
+
   bool grad = true;                                          ///< ops on tensors that require gradients are recorded
   MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< precision of products that run now, also in backward
   bool autotune = true;                                      ///< time a GPU's algorithms for a new kind of product; see NoAutotune
   bool recording = false;                                    ///< work is being captured in a graph, whose replays use the same memory
-  bool anomaly = false;                                      ///< check every op's output for NaN and Inf, which costs a wait per op
-  void* cuda_streams[max_cuda_devices] = {};                 ///< current cudaStream_t of each device; null is the default stream
+  void* cuda_streams[max_cuda_devices + 1] = {};             ///< current cudaStream_t of each device, null for the default; the last: none
   Device factory_device = cpu;                               ///< device of new tensors, unless one is given; see DeviceScope
   Generator generator;                                       ///< this thread's random number generator
   Autocast* autocast = nullptr;                              ///< innermost Autocast scope; see ops/autocast.h
-  const ModuleFrame* scope = nullptr;                        ///< innermost running module
-  const ModuleNames* names = nullptr;                        ///< paths of modules, in anomaly mode or with a memory history
-  ScopeLink* scopes = nullptr;                               ///< innermost ScopedValue of this thread
+  Diagnosis diagnosis;                                       ///< the running module, its name, anomaly mode
   Ref<RefCounted> leaf_writer;                               ///< LeafWriter of this thread, or null: see Note [Gradient sink]
   SavedTensorHooks* saved_tensor_hooks = nullptr;            ///< pack the tensors that ops save for backward; see autodiff/saved_tensor.h
-  ForwardLevel* forward = nullptr;                           ///< innermost jvp whose tangents ops carry if `grad`; see autodiff/forward.cpp
-  bool tangents_only = false;                                ///< ops carry tangents, but are not recorded
+  Tangents tangents;                                         ///< of a running jvp
 
   /// Current stream of a device. For an index beyond the last device, the failure is at the first use.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }
@@ -50,10 +57,9 @@ struct Context {
     if (has_stream(stream.device)) cuda_streams[stream.device.index] = stream.handle;
   }
   /// Handle of a device's current stream, for replacement; for a device without streams, one that is never read.
-  void*& stream_slot(Device device) { return has_stream(device) ? cuda_streams[device.index] : no_stream_; }
+  void*& stream_slot(Device device) { return cuda_streams[has_stream(device) ? device.index : max_cuda_devices]; }
 
  private:
-  void* no_stream_ = nullptr;
   static bool has_stream(Device device) { return device.type == DeviceType::cuda && device.index >= 0 && device.index < max_cuda_devices; }
 };
 
@@ -67,8 +73,10 @@ inline Device default_device() { return context().factory_device; }
 /// set different seeds draw equal numbers (docs/threads.md).
 inline void manual_seed(std::uint64_t seed) { context().generator.set_seed(seed); }
 
-/// Link of the thread's chain of scopes, innermost first: the part of the context that a scope has replaced.
+/// Link of the thread's chain of scopes: the part of the context that a scope has replaced.
 struct ScopeLink {
+  static inline thread_local ScopeLink* innermost = nullptr;
+
   const void* slot = nullptr;  ///< address of the part
   ScopeLink* outer = nullptr;  ///< scope that was opened before, or null
 };
@@ -79,12 +87,10 @@ template <class T>
 class ScopedValue : private ScopeLink {
  public:
   /// Sets a part of context() to the value.
-  ScopedValue(T& slot_, T value) : ScopeLink{&slot_, context().scopes}, place_(slot_), before_(std::exchange(slot_, value)) {
-    context().scopes = this;
-  }
+  ScopedValue(T& slot_, T value) : ScopeLink{&slot_, innermost}, place_(slot_), before_(std::exchange(slot_, value)) { innermost = this; }
   ~ScopedValue() {
     ScopedValue* inner = nullptr;  // the next inner scope of this slot: it restores this scope's outer value from now on
-    ScopeLink** link = &context().scopes;
+    ScopeLink** link = &innermost;
     for (; *link && *link != this; link = &(*link)->outer)
       if ((*link)->slot == slot) inner = static_cast<ScopedValue*>(*link);
     if (*link) *link = outer;
@@ -144,7 +150,7 @@ class GradMode {
   explicit GradMode(bool grad) : grad_(context().grad, grad) {}
 
  private:
-  ScopedValue<bool> grad_, tangents_only_{context().tangents_only, false};
+  ScopedValue<bool> grad_, tangents_only_{context().tangents.only, false};
 };
 
 /// Scope in which ops are not recorded, and carry no tangents within jvp.

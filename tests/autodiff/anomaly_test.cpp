@@ -98,22 +98,22 @@ TEST_CASE("A NaN in backward names the op and the module whose forward called it
   y = in_module([&] { return sqrt(x) * 0.0; });
   message = message_of([&] { grad({sum(y)}, {x}, {}, true); });
   CHECK(contains(message, "the backward of 'sqrt' in module head (Linear)"));
-  CHECK(context().anomaly);
+  CHECK(context().diagnosis.anomaly);
 }
 
 TEST_CASE("Anomaly mode ends with its scope, also after an error") {
   {
     const AnomalyMode mode;
-    CHECK(context().anomaly);
+    CHECK(context().diagnosis.anomaly);
     {
       const AnomalyMode nested;
-      CHECK(context().anomaly);
+      CHECK(context().diagnosis.anomaly);
     }
-    CHECK(context().anomaly);
+    CHECK(context().diagnosis.anomaly);
     CHECK(message_of([] { log(leaf({-1})); }) != "");
   }
-  CHECK_FALSE(context().anomaly);
-  CHECK(context().names == nullptr);
+  CHECK_FALSE(context().diagnosis.anomaly);
+  CHECK(context().diagnosis.names == nullptr);
   CHECK(message_of([] { log(leaf({-1})); }) == "");
 }
 

@@ -83,7 +83,7 @@ TEST_CASE("A part of the context goes back to what it was in whatever order its 
     scopes[(first + 1) % 3].reset();
     scopes[(first + 2) % 3].reset();
     CHECK(context().grad);
-    CHECK(context().scopes == nullptr);
+    CHECK(ScopeLink::innermost == nullptr);
   }
   int places[3];
   std::optional<StreamScope> outer(Stream{cuda(0), &places[0]}), inner(Stream{cuda(0), &places[1]}), other(Stream{cuda(1), &places[2]});

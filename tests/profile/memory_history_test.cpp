@@ -204,7 +204,7 @@ TEST_CASE("A history has the events of all threads, in order, and none from befo
   history.end();
   zeros({77});
   CHECK(backend::observer == nullptr);
-  CHECK(context().names == nullptr);
+  CHECK(context().diagnosis.names == nullptr);
   std::vector<std::size_t> requested;
   for (const auto& event : history.events())
     if (event.action == backend::MemoryAction::alloc) requested.push_back(history.blocks()[event.block].requested);
