@@ -1,5 +1,3 @@
-#include "translate/average.h"
-
 #include <fmt/format.h>
 
 #include <map>
@@ -10,6 +8,7 @@
 #include "text/bpe.h"
 #include "text/printable.h"
 #include "trainer/terminal.h"
+#include "translate/commands.h"
 #include "translate/options.h"
 
 namespace tern::translate {

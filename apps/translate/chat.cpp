@@ -1,5 +1,3 @@
-#include "translate/chat.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include "text/unicode.h"
 #include "trainer/terminal.h"
 #include "translate/attention_picture.h"
+#include "translate/commands.h"
 
 namespace tern::translate {
 

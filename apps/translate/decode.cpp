@@ -1,5 +1,3 @@
-#include "translate/decode.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include "text/line_reader.h"
 #include "text/printable.h"
 #include "trainer/terminal.h"
+#include "translate/commands.h"
 
 namespace tern::translate {
 

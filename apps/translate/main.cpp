@@ -5,12 +5,7 @@
 #include "io/json_object.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
-#include "translate/average.h"
-#include "translate/chat.h"
-#include "translate/decode.h"
-#include "translate/quantise.h"
-#include "translate/score_pairs.h"
-#include "translate/train.h"
+#include "translate/commands.h"
 
 namespace tern::translate {
 namespace {

@@ -1,5 +1,3 @@
-#include "translate/quantise.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -9,6 +7,7 @@
 #include "nn/quantize.h"
 #include "text/printable.h"
 #include "trainer/terminal.h"
+#include "translate/commands.h"
 #include "translate/translator.h"
 
 namespace tern::translate {

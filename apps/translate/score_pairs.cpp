@@ -1,5 +1,3 @@
-#include "translate/score_pairs.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +9,7 @@
 #include "ops/reduce.h"
 #include "text/corpus.h"
 #include "trainer/terminal.h"
-#include "translate/decode.h"
+#include "translate/commands.h"
 #include "translate/pairs.h"
 
 namespace tern::translate {

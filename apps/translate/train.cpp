@@ -1,5 +1,3 @@
-#include "translate/train.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "text/metrics.h"
 #include "text/printable.h"
 #include "trainer/stop.h"
+#include "translate/commands.h"
 #include "translate/distill.h"
 #include "translate/training.h"
 #include "translate/translator.h"
