@@ -69,6 +69,23 @@ void for_each_tensor(Kept& kept, F&& f) {
   });
 }
 
+/// Those tensors as a list; in an array, where the struct has no lists.
+template <class Kept>
+auto tensors_of(const Kept& kept) {
+  return with_fields(kept, [&]<class... Field>(const Field&...) {
+    if constexpr ((std::is_same_v<Field, Tensors> || ...)) {
+      Tensors all;
+      for_each_tensor(kept, [&](const Tensor& x) { all.push_back(x); });
+      return all;
+    } else {
+      std::array<Tensor, (std::size_t{0} + ... + std::size_t{std::is_same_v<Field, Tensor>})> all;
+      std::size_t next = 0;
+      for_each_tensor(kept, [&](const Tensor& x) { all[next++] = x; });
+      return all;
+    }
+  });
+}
+
 /// Backward of a recorded call: the op, and its Kept, whose tensors the node holds.
 template <class F, class Kept>
 struct OpBackward {
@@ -121,13 +138,14 @@ decltype(output_of(std::declval<R>())) end(const F& f, R result, const TensorLis
     if constexpr (!requires { &F::backward; }) {
       end_call(f.op, outputs, inputs);
     } else if (backend::observer || needs_graph(inputs)) {
-      Tensors saved;
-      for_each_tensor(result.kept, [&](const Tensor& x) { saved.push_back(x); });
+      const auto saved = tensors_of(result.kept);
       std::function<Tensors(const Tensors&)> tangents = nullptr;
-      if constexpr (requires(const Tensors& t) { f.tangents(t, result.kept); })
-        tangents = [&](const Tensors& t) { return f.tangents(t, result.kept); };
-      else if (backend::observer) tangents = again;
-      end_call(f.op, outputs, inputs, saved, OpBackward(f, result.kept), tangents);
+      if (backend::observer) {
+        if constexpr (requires(const Tensors& t) { f.tangents(t, result.kept); })
+          tangents = [&](const Tensors& t) { return f.tangents(t, result.kept); };
+        else tangents = again;
+      }
+      end_call(f.op, outputs, inputs, std::span<const Tensor>(saved), OpBackward(f, result.kept), tangents);
     }
     return std::move(result.output);
   }
@@ -144,7 +162,7 @@ detail::OutputOf<F, X...> call(const F& f, const X&... inputs) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) { return detail::list_of(call(f, xs[I]...)); }(std::index_sequence_for<X...>());
   };
   const auto run = [&](const X&... in) { return detail::end(f, f.forward(in...), {in...}, again); };
-  return run(detail::operand(f.op, inputs)...);
+  return context().autocast || f.op.takes != Takes::any ? run(detail::operand(f.op, inputs)...) : run(inputs...);
 }
 
 /// Calls an op that takes a list of tensors.

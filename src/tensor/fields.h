@@ -31,50 +31,56 @@ constexpr std::size_t field_count() {
 
 }  // namespace detail
 
-/// Calls f(field) for each field of an aggregate of up to 12 fields, none of which is an array.
+/// Returns f(field, ...) of all fields of an aggregate, which has up to 12 and no array among them.
 template <class A, class F>
-constexpr void for_each_field(A& a, F&& f) {
+constexpr auto with_fields(A& a, F&& f) {
   static_assert(std::is_aggregate_v<std::remove_const_t<A>>);
   constexpr std::size_t count = detail::field_count<std::remove_const_t<A>>();
-  const auto each = [&f](auto&... fields) { (f(fields), ...); };
   if constexpr (count == 0) {
+    return f();
   } else if constexpr (count == 1) {
     auto& [a0] = a;
-    each(a0);
+    return f(a0);
   } else if constexpr (count == 2) {
     auto& [a0, a1] = a;
-    each(a0, a1);
+    return f(a0, a1);
   } else if constexpr (count == 3) {
     auto& [a0, a1, a2] = a;
-    each(a0, a1, a2);
+    return f(a0, a1, a2);
   } else if constexpr (count == 4) {
     auto& [a0, a1, a2, a3] = a;
-    each(a0, a1, a2, a3);
+    return f(a0, a1, a2, a3);
   } else if constexpr (count == 5) {
     auto& [a0, a1, a2, a3, a4] = a;
-    each(a0, a1, a2, a3, a4);
+    return f(a0, a1, a2, a3, a4);
   } else if constexpr (count == 6) {
     auto& [a0, a1, a2, a3, a4, a5] = a;
-    each(a0, a1, a2, a3, a4, a5);
+    return f(a0, a1, a2, a3, a4, a5);
   } else if constexpr (count == 7) {
     auto& [a0, a1, a2, a3, a4, a5, a6] = a;
-    each(a0, a1, a2, a3, a4, a5, a6);
+    return f(a0, a1, a2, a3, a4, a5, a6);
   } else if constexpr (count == 8) {
     auto& [a0, a1, a2, a3, a4, a5, a6, a7] = a;
-    each(a0, a1, a2, a3, a4, a5, a6, a7);
+    return f(a0, a1, a2, a3, a4, a5, a6, a7);
   } else if constexpr (count == 9) {
     auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8] = a;
-    each(a0, a1, a2, a3, a4, a5, a6, a7, a8);
+    return f(a0, a1, a2, a3, a4, a5, a6, a7, a8);
   } else if constexpr (count == 10) {
     auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9] = a;
-    each(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9);
+    return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9);
   } else if constexpr (count == 11) {
     auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10] = a;
-    each(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10);
+    return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10);
   } else {
     auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11] = a;
-    each(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11);
+    return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11);
   }
+}
+
+/// Calls f(field) for each field.
+template <class A, class F>
+constexpr void for_each_field(A& a, F&& f) {
+  with_fields(a, [&f](auto&... fields) { (f(fields), ...); });
 }
 
 }  // namespace tern
