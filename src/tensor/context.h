@@ -75,7 +75,7 @@ inline void manual_seed(std::uint64_t seed) { context().generator.set_seed(seed)
 
 /// Link of the thread's chain of scopes: the part of the context that a scope has replaced.
 struct ScopeLink {
-  static inline thread_local ScopeLink* innermost = nullptr;
+  static inline thread_local ScopeLink* innermost = nullptr;  ///< the last scope opened on this thread that is not ended, or null
 
   const void* slot = nullptr;  ///< address of the part
   ScopeLink* outer = nullptr;  ///< scope that was opened before, or null
