@@ -1,10 +1,12 @@
 #include "trainer/stop.h"
 
+#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace tern::train {
 
@@ -32,27 +34,34 @@ static void ask_to_stop(int number) {
     asked.store(number);
   } else if (number == SIGINT && now - asked_at.load() >= 500) {
     // Earlier ones may be duplicates: timeout(1) signals its child, and then the child's process group.
-    std::signal(number, SIG_DFL);
-    std::raise(number);
+    ::signal(number, SIG_DFL);
+    ::raise(number);
   }
 }
 }
 
+/// The actions of the signals before.
+struct StopSignals::Handlers {
+  struct sigaction of[3];
+};
+
 StopSignals::StopSignals() {
-  for (int i = 0; i < 3; ++i) ::sigaction(signals[i], nullptr, &before_[i]);
+  auto before = std::make_unique<Handlers>();
+  for (int i = 0; i < 3; ++i) ::sigaction(signals[i], nullptr, &before->of[i]);
   // In a nested scope the outer one's request stays.
-  if (std::none_of(before_, before_ + 3, [](const auto& before) { return before.sa_handler == ask_to_stop; })) asked.store(0);
+  if (std::none_of(before->of, before->of + 3, [](const auto& action) { return action.sa_handler == ask_to_stop; })) asked.store(0);
   for (int i = 0; i < 3; ++i) {
-    if (before_[i].sa_handler == SIG_IGN) continue;
+    if (before->of[i].sa_handler == SIG_IGN) continue;
     struct sigaction action{};
     action.sa_handler = ask_to_stop;
     action.sa_flags = SA_RESTART;
     ::sigaction(signals[i], &action, nullptr);
   }
+  before_ = std::move(before);
 }
 
 StopSignals::~StopSignals() {
-  for (int i = 0; i < 3; ++i) ::sigaction(signals[i], &before_[i], nullptr);
+  for (int i = 0; i < 3; ++i) ::sigaction(signals[i], &before_->of[i], nullptr);
 }
 
 int stop_signal() noexcept { return asked.load(); }

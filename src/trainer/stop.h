@@ -1,5 +1,5 @@
 #pragma once
-#include <csignal>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -16,7 +16,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
  private:
-  struct sigaction before_[3];
+  struct Handlers;
+  std::unique_ptr<const Handlers> before_;
 };
 
 /// The signal that asked for a stop; 0 if there is none.
