@@ -67,8 +67,8 @@ static std::set<std::string> declared_functions(const std::filesystem::path& hea
 }
 
 /// The functions of src/ops/*.h that are no ops: they compute nothing from tensors, or check a function that the caller has.
-static const std::set<std::string> not_ops = {"has_matmul_precision", "checkpoint", "checkpoint_policy_of", "name", "gradcheck",
-                                              "gradgradcheck",        "has_linalg"};
+static const std::set<std::string> not_ops = {
+    "has_matmul_precision", "checkpoint", "checkpoint_policy_of", "name", "gradcheck", "gradgradcheck", "has_linalg", "tensors_of"};
 
 static std::set<std::string> public_ops() {
   std::set<std::string> names;
