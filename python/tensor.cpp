@@ -113,7 +113,7 @@ nb::class_<Tensor> bind_tensor(nb::module_& m) {
       .def(
           "__contains__", [](const Tensor& x, const Tensor& value) { return truth(any(eq(x, value))); }, "value"_a)
       .def(
-          "__contains__", [](const Tensor& x, const Number& value) { return truth(any(eq(x, value))); }, "value"_a)
+          "__contains__", [](const Tensor& x, const Number& value) { return truth(any(eq(x, double(value)))); }, "value"_a)
       .def("__len__",
            [](const Tensor& x) {
              if (x.dims() == 0) throw nb::type_error("a tensor without dimensions has no length");
