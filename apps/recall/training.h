@@ -12,13 +12,12 @@
 
 namespace tern::recall {
 
-/// What train::Trainer needs to train a model on a data set, which is stored on the device.
+/// Callbacks of train::Trainer for a model and a data set, which is stored on the device.
 class Training {
  public:
   /// The batch of a step: which examples.
   struct Batch {
     Tensor picks;  ///< (B) of i64
-    void for_each_tensor(auto&& visit) { visit(picks); }
   };
 
   /// Initialises the model with this thread's generator. The options have to be checked. The run has to outlive it.

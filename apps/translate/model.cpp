@@ -2,6 +2,7 @@
 
 #include "common/model.h"
 #include "ops/view.h"
+#include "tensor/fields.h"
 #include "train/r_drop.h"
 
 namespace tern::translate {
@@ -30,7 +31,7 @@ Tensor TranslationModel::position_ids(const Tensor& prefix, std::int64_t columns
 
 Tensor TranslationModel::loss(Batch batch, const LossOptions& options) const {
   if (options.r_drop > 0)
-    batch.for_each_tensor([](Tensor& each) {
+    for_each_tensor(batch, [](Tensor& each) {
       if (each.defined()) each = repeat(each, 2, 0);
     });
   const auto& [ids, labels, weights, lengths, sources] = batch;

@@ -13,9 +13,6 @@ struct Batch {
   Tensor weights;  ///< (B, T) of f32: 0 except at targets
   Tensor lengths;  ///< (B) of i64: tokens of the sources, which are a decoder-only LM's prefixes
   Tensor sources;  ///< (B, S) of i64, for the encoder; undefined for a decoder-only LM
-  void for_each_tensor(auto&& visit) {
-    for (Tensor* each : {&ids, &labels, &weights, &lengths, &sources}) visit(*each);
-  }
 };
 
 /// Options of the loss.

@@ -13,7 +13,7 @@
 
 namespace tern::translate {
 
-/// What train::Trainer needs to train a translator's model: batches, loss, optimizer, validation.
+/// Callbacks of train::Trainer for a translator's model: batches, loss, optimizer, validation.
 ///
 /// Note [The number of an update]
 /// All epochs have as many updates as the first one needs for its pairs. With batches of a number of tokens a later epoch, with other

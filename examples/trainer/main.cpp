@@ -23,7 +23,6 @@ struct Net final : nn::Module {
 /// Points of a square, and whether they are in a disc of half its area.
 struct Batch {
   Tensor points, labels;
-  void for_each_tensor(auto&& visit) { visit(points), visit(labels); }
 };
 
 /// A pure function of the seed, so that a training that goes on gets the batches that one without an end gets.

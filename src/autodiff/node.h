@@ -33,7 +33,7 @@ enum class Tangent : std::uint8_t {
   product,     ///< the op is linear in each of its first two inputs, and a third, if any, is added
 };
 
-/// What is known of an op before it runs: one constexpr value beside each op.
+/// Properties of an op, known before it runs: one constexpr value beside each op.
 struct Op {
   const char* name;                       ///< in errors, profiles and graphs; a literal
   CastTo autocast = CastTo::none;         ///< dtype of its operands under autocast

@@ -151,8 +151,8 @@ struct KernelParams {
       : sizes(sizes_),
         params(params_),
         mask(params_.mask, dtype),
-        query_starts(params_.query_starts.defined() ? contiguous(params_.query_starts) : Tensor()),
-        key_starts(params_.key_starts.defined() ? contiguous(params_.key_starts) : Tensor()) {
+        query_starts(contiguous_or_none(params_.query_starts)),
+        key_starts(contiguous_or_none(params_.key_starts)) {
     params.bias = {};
   }
   kernels::Attention with(const Tensor& bias, PhiloxState draws = {}) const {

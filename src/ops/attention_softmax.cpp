@@ -103,8 +103,8 @@ static Tensor additive_padding(const Tensor& padding, DType scores) {
 
 detail::KernelMask::KernelMask(const AttentionMask& mask, DType scores)
     : padding(additive_padding(mask.padding, scores)),
-      prefix(mask.prefix.defined() ? contiguous(mask.prefix) : Tensor()),
-      key_lengths(mask.key_lengths.defined() ? contiguous(mask.key_lengths) : Tensor()),
+      prefix(contiguous_or_none(mask.prefix)),
+      key_lengths(contiguous_or_none(mask.key_lengths)),
       window(std::min(mask.window, std::int64_t(1) << 40)),  // wider ones hide nothing either, and kernels add positions to it
       causal(mask.causal) {}
 

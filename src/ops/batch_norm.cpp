@@ -67,8 +67,6 @@ Tensor scaled(const Tensor& deviation, const Tensor& rstd, const Tensor& gamma, 
 /// x as (B, C, L), contiguous.
 Tensor in_rows(const Tensor& x) { return reshape(contiguous(x), {x.size(0), x.size(1), x.numel() / (x.size(0) * x.size(1))}); }
 
-Tensor packed(const Tensor& parameter) { return parameter.defined() ? contiguous(parameter) : parameter; }
-
 /// True if the CPU's kernels take x. Rows of few elements are too short for vectors: those of (B, C) all are.
 bool has_kernel(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
   const auto fits = [&](const Tensor& parameter) { return !parameter.defined() || parameter.dtype() == x.dtype(); };
@@ -91,7 +89,8 @@ struct BatchNorm {
     const DType beta_dtype = beta.defined() ? beta.dtype() : x.dtype();
     const Shape channels = {x.size(1)};
     if (has_kernel(x, gamma, beta)) {
-      const Tensor rows = in_rows(x), y = empty_like(rows), weight = packed(gamma), shift = packed(beta);
+      const Tensor rows = in_rows(x), y = empty_like(rows), weight = detail::contiguous_or_none(gamma),
+                   shift = detail::contiguous_or_none(beta);
       const Tensor mean = empty(channels, x.dtype(), x.device()), variance = empty_like(mean), rstd = empty_like(mean);
       detail::on_cpu([&](auto dev) {
         kernels::batch_norm(dev, rows.view(), view_of(weight), view_of(shift), eps, y.view(), mean.view(), variance.view(), rstd.view());
@@ -136,7 +135,7 @@ struct BatchNorm {
 
  private:
   static Tensors kernel_gradients(const Backward& call, const Kept& kept) {
-    const Tensor rows = in_rows(kept.x), g = in_rows(call.grad()), weight = packed(kept.gamma);
+    const Tensor rows = in_rows(kept.x), g = in_rows(call.grad()), weight = detail::contiguous_or_none(kept.gamma);
     const auto wanted = [&](std::size_t input) {
       return call.needs(input) ? empty({kept.x.size(1)}, kept.x.dtype(), kept.x.device()) : Tensor();
     };

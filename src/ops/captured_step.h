@@ -4,26 +4,24 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "backend/graph.h"
+#include "tensor/fields.h"
 #include "tensor/tensor.h"
 
 namespace tern {
 
-/// A batch with names: a struct that lists its tensors, each of which may be undefined, in one order.
-///   struct Batch {
-///     Tensor ids, labels;
-///     void for_each_tensor(auto&& visit) { visit(ids), visit(labels); }
-///   };
+/// A batch with names: an aggregate whose fields are tensors, each of which may be undefined, `struct Batch { Tensor ids, labels; };`.
 template <class T>
-concept TensorStruct = requires(T& batch, void (*visit)(Tensor&)) { batch.for_each_tensor(visit); };
+concept TensorStruct = std::is_aggregate_v<T> && std::is_default_constructible_v<T>;
 
 /// The list of a batch's tensors.
 template <TensorStruct Batch>
-Tensors tensors_of(Batch batch) {
+Tensors tensors_of(const Batch& batch) {
   Tensors result;
-  batch.for_each_tensor([&](Tensor& x) { result.push_back(x); });
+  for_each_tensor(batch, [&](const Tensor& x) { result.push_back(x); });
   return result;
 }
 
@@ -45,7 +43,7 @@ class StepFunction : public std::function<Tensor(const Tensors&)> {
       : function([step = std::move(step)](const Tensors& list) {
           Batch batch;
           auto next = list.begin();
-          batch.for_each_tensor([&](Tensor& x) { x = *next++; });
+          for_each_tensor(batch, [&](Tensor& x) { x = *next++; });
           return step(batch);
         }) {}
 };

@@ -283,7 +283,7 @@ struct Convolved {
   };
   Result<Tensor, Kept> forward(const Tensor& images, const Tensor& weight, const Tensor& shift) const {
     const Tensor x = way == Way::direct ? contiguous(images) : images, w = contiguous(weight);
-    const Tensor bias = shift.defined() ? contiguous(shift) : shift;
+    const Tensor bias = detail::contiguous_or_none(shift);
     if (way == Way::columns)
       for (const auto& [size, padding] : {std::pair{x.size(2), of.window.y.padding}, {x.size(3), of.window.x.padding}})
         if (size + 2 * padding > std::int64_t(1) << 30)

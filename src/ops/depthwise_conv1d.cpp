@@ -96,7 +96,7 @@ struct Convolved {
     Tensor u, w, bias;
   };
   Result<Tensor, Kept> forward(const Tensor& u, const Tensor& taps, const Tensor& shift) const {
-    const Tensor w = contiguous(taps), bias = shift.defined() ? contiguous(shift) : shift;
+    const Tensor w = contiguous(taps), bias = detail::contiguous_or_none(shift);
     const Tensor y = empty_in_order_of(u, window.outputs(u.size(1), w.size(1)));
     on(u.device(), [&](auto dev) {
       kernels::depthwise_conv1d(

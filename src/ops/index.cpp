@@ -19,7 +19,7 @@ namespace tern {
 
 namespace {
 
-/// What the ops of this file keep for backward.
+/// Kept of the ops of this file.
 struct Kept {
   Tensor index;  ///< of i64
 };
@@ -181,7 +181,7 @@ struct FusedEmbedding {
   PhiloxState draws;
 
   Result<Tensor, Kept> forward(const Tensor& table, const Tensor& positions, const Tensor& ids) const {
-    const Tensor rows = contiguous(table), places = positions.defined() ? contiguous(positions) : positions, index = contiguous(ids);
+    const Tensor rows = contiguous(table), places = detail::contiguous_or_none(positions), index = contiguous(ids);
     const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
     on_cuda(op.name, y.device(), [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), p, draws, y.view()); });
     return {y, {reshape(index, {ids.numel()})}};

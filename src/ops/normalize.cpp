@@ -214,6 +214,15 @@ Statistics empty_statistics(const Kind& norm, const Tensor& x) {
   return {norm.centered ? empty(rows, dtype, x.device()) : Tensor(), empty(rows, dtype, x.device())};
 }
 
+/// Normalizes rows like those of x by the kernel, whose arguments lack the kind of norm and the statistics; gives these.
+Statistics run_kernel(const Kind& norm, const Tensor& x, kernels::LayerNormArguments arguments) {
+  const Statistics kept = empty_statistics(norm, x);
+  arguments.eps = norm.eps, arguments.centered = norm.centered;
+  arguments.mean = view_of(kept.mean), arguments.rstd = view_of(kept.rstd);
+  on(x.device(), [&](auto dev) { kernels::layer_norm(dev, arguments); });
+  return kept;
+}
+
 /// Dropout of a branch: the state from which backward draws the same mask again.
 struct DropoutState {
   double p = 0;
@@ -251,7 +260,7 @@ struct ParameterTargets {
 /// Gradients by the kernel; g and g_sum as autograd gives them, g_sum may be undefined.
 FusedGradients kernel_gradients(const Kind& norm, const Tensor& s, const Tensor& gamma, const Statistics& kept, const Tensor& g,
                                 const Tensor& g_sum, const DropoutState& dropout, const ParameterTargets& to) {
-  const Tensor rows = contiguous(s), dy = contiguous(g), dsum = g_sum.defined() ? contiguous(g_sum) : Tensor();
+  const Tensor rows = contiguous(s), dy = contiguous(g), dsum = detail::contiguous_or_none(g_sum);
   FusedGradients d{empty_like(rows), {}, {}, {}, {}};
   d.branch = dropout.p > 0 ? empty_like(rows) : d.x;
   on(s.device(), [&](auto dev) {
@@ -276,8 +285,6 @@ FusedGradients kernel_gradients(const Kind& norm, const Tensor& s, const Tensor&
   return d;
 }
 
-Tensor packed(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
-
 struct FusedNorm {
   Op op;
   Kind norm;
@@ -287,18 +294,9 @@ struct FusedNorm {
   };
   Result<Tensor, Kept> forward(const Tensor& x, const Tensor& gamma, const Tensor& beta) const {
     check_norm(op.name, norm.eps, x, {&gamma, &beta});
-    const Tensor source = contiguous(x), scale = packed(gamma), shift = packed(beta), y = empty_like(source);
-    const Statistics kept = empty_statistics(norm, x);
-    on(x.device(), [&](auto dev) {
-      kernels::layer_norm(dev, {.x = rows_of(source),
-                                .gamma = view_of(scale),
-                                .beta = view_of(shift),
-                                .eps = norm.eps,
-                                .centered = norm.centered,
-                                .y = rows_of(y),
-                                .mean = view_of(kept.mean),
-                                .rstd = view_of(kept.rstd)});
-    });
+    const Tensor source = contiguous(x), scale = detail::contiguous_or_none(gamma), shift = detail::contiguous_or_none(beta),
+                 y = empty_like(source);
+    const Statistics kept = run_kernel(norm, x, {.x = rows_of(source), .gamma = view_of(scale), .beta = view_of(shift), .y = rows_of(y)});
     return {y, {source, scale, kept.mean, kept.rstd}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -346,26 +344,21 @@ struct FusedResidualNorm {
                                 const Tensor& bias) const {
     check_norm(op.name, norm.eps, x, {&gamma, &beta, &bias});
     check_branch(op.name, x, residual, branch);
-    const Tensor source = contiguous(x), stream = contiguous(residual), scale = packed(gamma), shift = packed(beta), added = packed(bias);
+    const Tensor source = contiguous(x), stream = contiguous(residual), scale = detail::contiguous_or_none(gamma),
+                 shift = detail::contiguous_or_none(beta), added = detail::contiguous_or_none(bias);
     DropoutState dropout;
     if (branch.training && branch.dropout > 0) dropout = {branch.dropout, context().generator.reserve(x.numel())};
-    const Statistics kept = empty_statistics(norm, x);
     const Tensor sum = empty_like(source), y = empty_like(source);
-    on(x.device(), [&](auto dev) {
-      kernels::layer_norm(dev, {.x = rows_of(source),
-                                .gamma = view_of(scale),
-                                .beta = view_of(shift),
-                                .eps = norm.eps,
-                                .centered = norm.centered,
-                                .residual = rows_of(stream),
-                                .bias = view_of(added),
-                                .p = dropout.p,
-                                .draws = dropout.state,
-                                .sum = rows_of(sum),
-                                .y = rows_of(y),
-                                .mean = view_of(kept.mean),
-                                .rstd = view_of(kept.rstd)});
-    });
+    const Statistics kept = run_kernel(norm, x,
+                                       {.x = rows_of(source),
+                                        .gamma = view_of(scale),
+                                        .beta = view_of(shift),
+                                        .residual = rows_of(stream),
+                                        .bias = view_of(added),
+                                        .p = dropout.p,
+                                        .draws = dropout.state,
+                                        .sum = rows_of(sum),
+                                        .y = rows_of(y)});
     return {{sum, y}, {sum, scale, kept.mean, kept.rstd, dropout}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {

@@ -45,7 +45,7 @@ namespace tern {
 /// A Kept without fields.
 struct Nothing {};
 
-/// What forward returns: its results, Tensor or Tensors, and what backward will read.
+/// Result of forward: the outputs, Tensor or Tensors, and what backward will read.
 template <class Output, class Kept = Nothing>
 struct Result {
   Output output;
@@ -59,19 +59,9 @@ Tensor operand(const Op& op, const Tensor& x);
 /// The same for a list, whose dtypes may be cast to the widest of them.
 Tensors operands(const Op& op, const Tensors& xs);
 
-/// The tensors among the fields of a struct, which may have lists of them.
-template <class Kept, class F>
-void for_each_tensor(Kept& kept, F&& f) {
-  for_each_field(kept, [&]<class Field>(Field& field) {
-    if constexpr (std::is_same_v<std::remove_const_t<Field>, Tensor>) f(field);
-    else if constexpr (std::is_same_v<std::remove_const_t<Field>, Tensors>)
-      for (auto& x : field) f(x);
-  });
-}
-
-/// Those tensors as a list; in an array, where the struct has no lists.
+/// The tensors of a struct as a list; in an array, where it has no lists.
 template <class Kept>
-auto tensors_of(const Kept& kept) {
+auto kept_tensors(const Kept& kept) {
   return with_fields(kept, [&]<class... Field>(const Field&...) {
     if constexpr ((std::is_same_v<Field, Tensors> || ...)) {
       Tensors all;
@@ -119,7 +109,7 @@ template <class Output, class Kept>
 Output output_of(const Result<Output, Kept>& result) {
   return result.output;
 }
-/// What an op returns for such inputs: Tensor or Tensors.
+/// Type of an op's output for such inputs: Tensor or Tensors.
 template <class F, class... X>
 using OutputOf = decltype(output_of(std::declval<const F&>().forward(std::declval<const X&>()...)));
 
@@ -138,7 +128,7 @@ decltype(output_of(std::declval<R>())) end(const F& f, R result, const TensorLis
     if constexpr (!requires { &F::backward; }) {
       end_call(f.op, outputs, inputs);
     } else if (backend::observer || needs_graph(inputs)) {
-      const auto saved = tensors_of(result.kept);
+      const auto saved = kept_tensors(result.kept);
       std::function<Tensors(const Tensors&)> tangents = nullptr;
       if (backend::observer) {
         if constexpr (requires(const Tensors& t) { f.tangents(t, result.kept); })
@@ -194,6 +184,9 @@ inline Tensor as_indices(const char* op, const Tensor& index) {
   if (index.dtype() != DType::i32) fail(op, fmt::format("expected indices of i64 or i32 but got {}", name(index.dtype())));
   return cast(index, DType::i64);
 }
+
+/// x as contiguous memory; an undefined tensor stays one.
+inline Tensor contiguous_or_none(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
 
 /// Results of compute(), Tensors of a matrix product or of attention: a checkpointed function that runs again reuses them if its policy
 /// kept them.

@@ -84,14 +84,14 @@ Shape shape_of(T x) { return x.defined() ? x.shape() : Shape(); }
 
 // Arithmetic: each op is next to its derivatives.
 
-/// What the derivatives of y = f(a, b) are computed from: the gradient of y, and what the op has kept.
+/// Arguments of the derivatives of y = f(a, b): the gradient of y, and what the op has kept.
 struct Point {
   T g;
   Operand a, b;
   T y;
   mutable Tensor common = {};
 
-  /// What both derivatives use: f(*this), computed once.
+  /// A part of both derivatives: f(*this), computed once.
   T shared(Tensor (*f)(const Point&)) const { return common.defined() ? common : common = f(*this); }
 };
 using P = const Point&;

@@ -77,7 +77,7 @@ struct Dequantize {
   DType dtype;
 
   Result<Tensor> forward(const Tensor& rows, const Tensor& indices) const {
-    const Tensor ids = indices.defined() ? contiguous(indices) : indices;
+    const Tensor ids = detail::contiguous_or_none(indices);
     Shape shape = ids.defined() ? ids.shape() : Shape{rows.size(0)};
     shape.push_back(in);
     const Tensor y = empty(shape, dtype, rows.device());

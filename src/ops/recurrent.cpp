@@ -35,7 +35,6 @@ bool has_kernel(std::initializer_list<const Tensor*> operands) {
   for (const Tensor* x : operands) fits = fits && x->dtype() == first.dtype();
   return fits;
 }
-Tensor contiguous_or_none(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
 
 /// Gates in ops; forward runs under NoGrad, backward records them if its pass is recorded.
 struct LSTMGates {
@@ -108,8 +107,8 @@ struct LSTMCell {
     const auto& [x, h, before] = kept;
     const Tensor &dh = call.grad(0), &dc = call.grad(1);
     if (!context().grad && has_kernel({&x, &h, &before})) {
-      const Tensor xs = contiguous(x), hs = contiguous(h), cs = contiguous(before), gh = contiguous_or_none(dh),
-                   gc = contiguous_or_none(dc);
+      const Tensor xs = contiguous(x), hs = contiguous(h), cs = contiguous(before), gh = detail::contiguous_or_none(dh),
+                   gc = detail::contiguous_or_none(dc);
       const Tensor d = empty_like(xs), d_before = empty_like(cs);
       on_cpu([&](auto dev) {
         kernels::lstm_cell_grad(dev, xs.view(), hs.view(), cs.view(), view_of(gh), view_of(gc), d.view(), d_before.view());

@@ -25,13 +25,13 @@ enum class MatmulPrecision : std::uint8_t {
 /// The state of a thread, and the only ambient state that a result depends on. A new thread begins with the values below, not with
 /// those of the thread that started it: gradients are recorded, there is no autocast, and the seed is 0 (docs/threads.md).
 struct Context {
-  /// What errors say, and check.
+  /// Diagnosis: what errors say, and check.
   struct Diagnosis {
     const ModuleFrame* module = nullptr;  ///< innermost running module
     const ModuleNames* names = nullptr;   ///< paths of modules, in anomaly mode or with a memory history
     bool anomaly = false;                 ///< check every op's output for NaN and Inf, which costs a wait per op
   };
-  /// What jvp asks of ops.
+  /// Forward mode: what jvp asks of ops.
   struct Tangents {
     ForwardLevel* level = nullptr;  ///< innermost jvp whose tangents ops carry if `grad`; see autodiff/forward.cpp
     bool only = false;              ///< ops carry tangents, but are not recorded

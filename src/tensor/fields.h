@@ -3,8 +3,10 @@
 #include <type_traits>
 #include <utility>
 
-// The fields of an aggregate, in their order: what an op keeps for backward, and what a kernel takes, are structs whose tensors and views
-// are thereby listed.
+#include "tensor/tensor.h"
+
+// The fields of an aggregate, in their order: what an op keeps for backward, and a batch with names, are structs whose tensors are thereby
+// listed.
 namespace tern {
 
 namespace detail {
@@ -81,6 +83,16 @@ constexpr auto with_fields(A& a, F&& f) {
 template <class A, class F>
 constexpr void for_each_field(A& a, F&& f) {
   with_fields(a, [&f](auto&... fields) { (f(fields), ...); });
+}
+
+/// Calls f(tensor) for each tensor among the fields, those of lists included.
+template <class A, class F>
+void for_each_tensor(A& a, F&& f) {
+  for_each_field(a, [&f]<class Field>(Field& field) {
+    if constexpr (std::is_same_v<std::remove_const_t<Field>, Tensor>) f(field);
+    else if constexpr (std::is_same_v<std::remove_const_t<Field>, Tensors>)
+      for (auto& x : field) f(x);
+  });
 }
 
 }  // namespace tern

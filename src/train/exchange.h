@@ -35,7 +35,7 @@ class Exchange {
   virtual bool is_sharded() const = 0;
   /// Parts of a segment of parameters, (n), in order.
   virtual std::vector<Part> parts(const Tensor& segment) const = 0;
-  /// Number of separate arrivals.
+  /// Number of parts that arrive separately.
   virtual std::size_t size() const = 0;
   /// Begins an update: sends the gradients that backward has not sent.
   virtual void begin() = 0;

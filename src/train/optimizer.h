@@ -88,7 +88,7 @@ class Optimizer {
   const Tensor& lr(std::size_t group = 0) const;
   /// Number of steps so far on the device, f32 ().
   const Tensor& steps() const { return steps_; }
-  /// Number of kernel calls of the last step: that of contiguous segments, each divided by the arrivals of its gradients.
+  /// Number of kernel calls of the last step: that of contiguous segments, each divided by the parts in which its gradients arrive.
   std::size_t launches() const { return launches_; }
   /// Tensors of the moments and masters.
   Tensors memory();

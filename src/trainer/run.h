@@ -59,7 +59,7 @@ class Attempt {
   bool has_failed_ = false;
 };
 
-/// What a training writes: the run directory (io::RunDirectory) with its log, TensorBoard's events, curves.svg, models and checkpoints. The
+/// Files of a training: the run directory (io::RunDirectory) with its log, TensorBoard's events, curves.svg, models and checkpoints. The
 /// training continues if the disk fails: the first failure to write a file is reported on stderr, earlier content stays, and later writes
 /// try again. With several ranks, rank 0 alone writes; the others read checkpoints.
 class Run {

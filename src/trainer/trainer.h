@@ -50,8 +50,8 @@ struct Validation {
 class StepProfile;
 class Trainer;
 
-/// What is trained. Random choices outside the thread's generator (order, batches) have to be pure functions of the update's number, so
-/// that a training that resumes continues bitwise as if it had not ended.
+/// Callbacks: the model that is trained, and its data. Random choices outside the thread's generator (order, batches) have to be pure
+/// functions of the update's number, so that a training that resumes continues bitwise as if it had not ended.
 struct Task {
   /// The mean loss of a batch, recorded for backward; with several ranks the sum over its rows. Captured on a GPU: see CapturedStep.
   StepFunction loss;

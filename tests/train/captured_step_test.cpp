@@ -252,7 +252,6 @@ namespace {
 
 struct Named {
   Tensor x, scale, shift;  // scale may be undefined
-  void for_each_tensor(auto&& visit) { visit(x), visit(scale), visit(shift); }
 };
 
 void check_named(Device device) {

@@ -24,7 +24,6 @@ namespace {
 
 struct Batch {
   Tensor x, unused;
-  void for_each_tensor(auto&& visit) { visit(x), visit(unused); }
 };
 
 /// A weight (1, 2), whose gradient is the batch.

@@ -32,7 +32,7 @@ class DeferredSums {
  public:
   explicit DeferredSums(Stream stream = {cpu}) : stream_(stream) {}
   Stream stream() const { return stream_; }
-  /// Where a kernel on this one's stream leaves its sums: in `given`, if that is of the same stream, or here, for finish() after the
+  /// Place for the sums of a kernel on this one's stream: `given`, if that is of the same stream, or this one, for finish() after the
   /// kernel.
   DeferredSums& or_given(DeferredSums* given) {
     return given && given->stream_.device == stream_.device && given->stream_.handle == stream_.handle ? *given : *this;
