@@ -304,7 +304,6 @@ struct FusedAttention {
       case flash: return call(TiledAttention{given, draws()}, rows[0], rows[1], rows[2], bias);
       case flash_dense: return call(TiledAttention{given, draws()}, contiguous(q), contiguous(k), contiguous(v), bias);
       case chunks: return attention_in_chunks(sizes, q, k, v, all);
-      case products: return attention_by_products(sizes, q, k, v, all);
       case single_tile: {
         const bool is_projection = whole_projection(rows[0], rows[1], rows[2]).defined();
         const Tensors parts = is_projection ? Tensors{rows[0], rows[1], rows[2]} : unstack(stack({rows[0], rows[1], rows[2]}, 2), 2);

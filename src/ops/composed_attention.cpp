@@ -122,63 +122,6 @@ PhiloxState draws_for(const AttentionSizes& sizes, const AttentionParams& params
 
 namespace {
 
-/// Of heads (3, B, H, T, D): those of q, k and v.
-struct AttentionByProducts {
-  static constexpr Op op = fused_op;
-  AttentionSizes sizes;
-  AttentionParams params;
-  PhiloxState draws;
-
-  struct Kept {
-    Tensor heads, weights, dropped;
-  };
-  Result<Tensor, Kept> forward(const Tensor& heads) const {
-    const NoGrad unrecorded;
-    // Activation checkpointing keeps no result of these products: the softmax overwrites the first.
-    const ScopedValue<SavedTensorHooks*> unkept(context().saved_tensor_hooks, nullptr);
-    const KernelMask mask(params.mask, heads.dtype());
-    const Tensors parts = unstack(heads, 0);
-    const Tensor weights = matmul(parts[0], transpose(parts[1], -1, -2), scale_of(sizes, params));
-    on(weights.device(), [&](auto dev) { kernels::attention_softmax(dev, weights.view(), mask.view(), weights.view()); });
-    const Tensor dropped = p() > 0 ? dropout_at(weights, p(), draws) : weights;
-    return {matmul(dropped, parts[2]), {heads, weights, dropped}};
-  }
-  Tensors backward(const Backward& call, const Kept& kept) const {
-    if (context().grad)
-      return vjp(call, {kept.heads}, [&](const Tensors& in) -> Tensors {
-        Tensors parts = unstack(in[0], 0);
-        for (Tensor& part : parts) part = transpose(part, 1, 2);
-        return {transpose(compose_again(sizes, parts, params, draws)[0], 1, 2)};
-      });
-    const Tensors parts = unstack(kept.heads, 0);
-    const Tensor g = contiguous(call.grad()), dx = empty_like(kept.heads);
-    const Tensor scores = matmul(g, transpose(parts[2], -1, -2));
-    const double scale = scale_of(sizes, params);
-    const auto part = [&](int i) { return select(dx, 0, i).view(); };
-    on(dx.device(), [&](auto dev) {
-      if (p() > 0) kernels::dropout(dev, scores.view(), scores.view(), p(), draws);
-      kernels::attention_softmax_grad(dev, kept.weights.view(), scores.view(), scores.view());
-      kernels::matmul(dev, scores.view(), parts[1].view(), part(0), scale, Write::overwrite);
-      kernels::matmul(dev, transpose(scores, -1, -2).view(), parts[0].view(), part(1), scale, Write::overwrite);
-      kernels::matmul(dev, transpose(kept.dropped, -1, -2).view(), g.view(), part(2), 1, Write::overwrite);
-    });
-    return {dx};
-  }
-
- private:
-  double p() const { return params.training ? params.dropout : 0; }
-};
-
-}  // namespace
-
-Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v,
-                             const AttentionParams& params) {
-  const Tensor heads = stack({transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)}, 0);
-  return transpose(call(AttentionByProducts{sizes, params, draws_for(sizes, params)}, heads), 1, 2);
-}
-
-namespace {
-
 /// A chunk of queries, first to last - 1, and the keys that they may see.
 struct Chunk {
   std::int64_t first, last, first_key, last_key;

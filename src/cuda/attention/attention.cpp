@@ -16,7 +16,6 @@
 //   flash_dense  those of flash   what flash takes only if q, k and v are contiguous        copies them before
 //   chunks       none             scores of more than attention_chunk_bytes; no dropout,    other ops, a chunk of queries at a time
 //                                 no prefix, not packed
-//   products     none             self attention as in single_tile, of any size and dtype   batched products and a softmax kernel
 //   composed     none             everything else                                           other ops
 //
 // ops/composed_attention.cpp has the ways without kernels of their own.
@@ -59,7 +58,7 @@ AttentionWay attention_way(Cuda, const View& q, const View& k, const View& v, co
   if (has_flash_attention(q, k, v, y, attention)) return AttentionWay::flash;
   if (has_flash_attention(copy_of(q), copy_of(k), copy_of(v), y, attention)) return AttentionWay::flash_dense;
   if (needs_chunks(q, k, attention)) return AttentionWay::chunks;
-  return is_plain ? AttentionWay::products : AttentionWay::composed;
+  return AttentionWay::composed;
 }
 
 // Both families of kernels write the same log_sums.

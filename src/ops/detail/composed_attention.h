@@ -28,10 +28,6 @@ Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, co
 /// The composition with random numbers that were reserved before, of q, k, v and the bias: the reference of the fused ops.
 Tensors compose_again(const AttentionSizes& sizes, const Tensors& in, AttentionParams params, PhiloxState draws);
 
-/// On a GPU: batched matrix products with fused kernels between them, for self attention with equal numbers of query and key heads. The
-/// heads are first made contiguous: cuBLAS takes a batch with one stride faster than a list of addresses.
-Tensor attention_by_products(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params);
-
 /// The composition for a chunk of queries at a time, in memory that does not grow with T S; backward composes each chunk again (Chen et
 /// al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,

@@ -53,7 +53,6 @@ enum class AttentionWay {
   flash,        ///< flash_attention, and flash_attention_grad with gradients whose strides are those of the inputs or contiguous
   flash_dense,  ///< the same, of contiguous copies of q, k and v
   chunks,       ///< other ops, for a chunk of queries at a time
-  products,     ///< other ops: matrix products and a softmax kernel between them
   composed      ///< other ops
 };
 /// The way of a call whose y is contiguous. `is_recorded`: a gradient will be needed.
