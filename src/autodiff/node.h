@@ -226,12 +226,6 @@ Tensor record(const Op& op, Tensor output, TensorList inputs, TensorList saved, 
   detail::end_call(op, {&output, 1}, inputs, saved, std::move(backward), nullptr);
   return output;
 }
-/// As record, for an op with several outputs.
-template <class F>
-Tensors record_all(const Op& op, Tensors outputs, TensorList inputs, TensorList saved, F backward) {
-  detail::end_call(op, outputs, inputs, saved, std::move(backward), nullptr);
-  return outputs;
-}
 
 /// Called by every in-place op before it writes. Throws Error if autograd would miss the edit (the target or a source requires a gradient
 /// while ops are recorded), and if elements would be written before they are read: the target's elements share memory among themselves, or

@@ -264,7 +264,8 @@ struct FeedForwardGelu {
     const Tensor dx = empty_like(kept.before);
     const GradientTarget to = call.sink(2, {dx.size(1)}, dx);
     on(g.device(), [&](auto dev) {
-      kernels::linear_gelu_grad(dev, g.view(), kept.next.view(), kept.before.view(), dx.view(), to.view(), to.write, to.deferred);
+      kernels::matmul(dev, g.view(), kept.next.view(), dx.view(), 1, Write::overwrite);
+      kernels::gelu_bias_grad(dev, dx.view(), kept.before.view(), dx.view(), to.view(), to.write, to.deferred);
     });
     gradients[2] = to.result();
     gradients[1] = weight_gradient(call, 1, dx, kept.rows);

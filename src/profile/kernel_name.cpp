@@ -29,7 +29,7 @@ std::string readable_kernel_name(const std::string& name) {
 }
 
 bool is_product_kernel(const std::string& name) {
-  for (const char* part : {"nvjet", "gemm", "splitK", "split_k", "tf32", "cutlass"})
+  for (const char* part : {"nvjet", "gemm", "splitK", "tf32", "cutlass"})
     if (name.find(part) != std::string::npos) return true;
   return false;
 }

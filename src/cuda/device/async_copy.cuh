@@ -227,20 +227,6 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, un
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier.state))
                : "memory");
 }
-/// Starts to store a box to the tensor; elements outside of it are skipped. fence_proxy_async must come between the writes to shared memory
-/// and this.
-__device__ __forceinline__ void tma_store_2d(const void* from, const CUtensorMap_st& map, int inner, int outer) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(&map), "r"(inner), "r"(outer),
-               "r"(shared_address(from))
-               : "memory");
-}
-/// Commits this thread's stores since the last commit as a group.
-__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
-/// Waits until all of this thread's groups but the last `pending` have read shared memory.
-template <int pending = 0>
-__device__ __forceinline__ void tma_store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(pending) : "memory");
-}
 /// Prefetches the tensor map, a parameter of the kernel, to the descriptor cache.
 __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap_st& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");

@@ -23,25 +23,6 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
 }
 
-/// Arrives at a block's copy of a barrier, the one at the same address in that block's shared memory. Ordered after this thread's reads but
-/// not after its writes: a cluster-wide release would wait for those to global memory.
-__device__ __forceinline__ void arrive_at(MBarrier& barrier, unsigned block) {
-  asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(
-                   shared_address(&barrier.state)),
-               "r"(block)
-               : "memory");
-}
-
-/// Reads the value at the same address in the shared memory of a block of the cluster (DSMEM).
-__device__ __forceinline__ float4 read_dsmem(const float4* place, unsigned block) {
-  float4 value;
-  asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(shared_address(place)), "r"(block)
-               : "memory");
-  return value;
-}
-
 /// Starts to write a value to the same address in the shared memory of a block of the cluster (st.async), where that block's copy of the
 /// barrier counts the bytes.
 __device__ __forceinline__ void st_async(const float4* place, float4 value, MBarrier& barrier, unsigned block) {

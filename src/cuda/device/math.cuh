@@ -31,13 +31,12 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
-/// s = sigmoid(2u) = 0.5 (1 + tanh u) for the u of gelu_tanh(x), where `square` is x x: then gelu_tanh(x) = x s. Two instructions of the
-/// special-function unit and few others: a derivative takes 10 instructions, and 40 with __expf and __fdividef, which handle denormals.
+/// s = sigmoid(2u) = 0.5 (1 + tanh u) for the u of gelu_tanh(x) = x s, where `square` is x x. Two instructions of the special-function unit
+/// and few others: a derivative takes 10 instructions, and 40 with __expf and __fdividef, which handle denormals.
 __device__ __forceinline__ float gelu_tanh_sigmoid(float x, float square) {
   constexpr float linear = -2 * 0.79788456080286535588f * log2_e, cubic = 0.044715f * linear;
   return reciprocal_approx(1 + exp2_approx(x * (linear + cubic * square)));
 }
-__device__ __forceinline__ float gelu_tanh_approx(float x) { return x * gelu_tanh_sigmoid(x, x * x); }
 /// gelu_tanh'(x) = s + x s (1 - s) 2u'.
 __device__ __forceinline__ float gelu_tanh_derivative(float x) {
   constexpr float linear = 2 * 0.79788456080286535588f, cubic = 3 * 0.044715f * linear;

@@ -145,7 +145,7 @@ namespace {
 
 using Choices = std::map<ProblemKey, AlgorithmWords>;
 
-constexpr const char* header = "tern products 5";  // names the format; a file of another format is overwritten
+constexpr const char* header = "tern products 6";  // names the format; a file of another format is overwritten
 
 /// FNV-1a, word by word, so that truncated or edited lines are detected.
 std::uint64_t checksum_of(const ProblemKey& key, const AlgorithmWords& words) {
@@ -253,8 +253,6 @@ AlgorithmWords to_words(const GemmAlgorithm& algorithm) {
 }
 
 GemmAlgorithm from_words(const AlgorithmWords& words) {
-  if (words[0] == 2) return SplitKAlgorithm{};
-  if (words[0] == 3) return GeluGemmAlgorithm{};
   if (words[0] == 1) return TileConfig{words[1] != 0, static_cast<int>(words[2]), static_cast<int>(words[3]), static_cast<int>(words[4])};
   cublasLtMatmulAlgo_t cublaslt;
   std::memcpy(&cublaslt, &words[1], sizeof(cublaslt));

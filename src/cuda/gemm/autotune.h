@@ -1,22 +1,27 @@
 #pragma once
+#include <cublasLt.h>
+
 #include <array>
 #include <functional>
 #include <optional>
+#include <variant>
 #include <vector>
 
-#include "cuda/gemm/algorithm.h"
+#include "cuda/gemm/tf32_gemm.h"
 
 namespace tern::gpu {
 
 /// Note [Choice of algorithms]
 /// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth, so the first eight are timed once for each new kind
-/// of problem, in a graph, where they take as long as in a step's. For TF32 the first four of tf32_configs are timed as well, for 3xTF32
-/// only those, and for 16-bit floats the kernels of split_k_bf16.cu and, with GELU in the epilogue, gelu_gemm.cu, which count as the first
-/// choice. The winner determines how sums are split, and so the last bits. To give the same bits in every later run on a machine, the
+/// of problem, in a graph, where they take as long as in a step's; for 3xTF32 the first four of tf32_configs, in its place.
+/// The winner determines how sums are split, and so the last bits. To give the same bits in every later run on a machine, the
 /// choice is kept in a file, and a choice other than the first is taken only if it is faster by more than the noise; among equals, one
 /// whose result is the first's bit for bit. Nothing is timed during graph capture, nor for problems that take no time: those get the first
 /// of cuBLASLt's. Within NoAutotune, which decoding uses, all do; and with TERN_TUNE=0 in the environment all do everywhere, and the file
 /// is neither read nor written: the same bits on every machine of a kind.
+
+/// Algorithm of a GEMM: one of cuBLASLt's, or a configuration of tf32_gemm.
+using GemmAlgorithm = std::variant<cublasLtMatmulAlgo_t, TileConfig>;
 
 struct Candidate {
   GemmAlgorithm algorithm;

@@ -8,8 +8,8 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 
-// GEMMs by cuBLASLt or by our own kernels. Descriptor, algorithm and workspace size of a problem form a plan; a call looks up its plan by a
-// key of numbers and launches it.
+// GEMMs by cuBLASLt, or for 3xTF32 by our own kernels. Descriptor, algorithm and workspace size of a problem form a plan; a call looks up
+// its plan by a key of numbers and launches it.
 namespace tern::gpu {
 
 namespace {
@@ -47,17 +47,15 @@ struct GemmPlan {
   std::optional<Candidate> choice;  ///< none if no algorithm takes the problem
 };
 
-/// Candidates from cuBLASLt, which has no 3xTF32, and from our kernels: all that are worth timing, or one. Our 16-bit kernels are first:
-/// where split-K is equally fast it saves a kernel.
+/// Candidates from cuBLASLt or, for 3xTF32, which it does not have, from our kernels: all that are worth timing, or one.
 std::vector<Candidate> ranked_candidates(const GemmPlan& plan, const GemmProblem& p, const GemmOperands& operands, cublasLtHandle_t handle,
                                          Stream stream, bool are_timed) {
   std::vector<Candidate> candidates;
-  if (are_timed && has_split_k_gemm(p, operands, stream)) candidates.push_back({SplitKAlgorithm{}});
-  if (are_timed && has_gelu_gemm(p, operands, stream)) candidates.push_back({GeluGemmAlgorithm{}});
-  if (p.precision != MatmulPrecision::tf32x3)
+  if (p.precision != MatmulPrecision::tf32x3) {
     for (const auto& one : plan.cublaslt.algorithms(operands, handle, are_timed ? 8 : 1))
       candidates.push_back({one.algo, one.workspaceSize});
-  if (p.precision == MatmulPrecision::fp32 || (!are_timed && !candidates.empty())) return candidates;
+    return candidates;
+  }
   auto configs = tf32_configs(p, operands, stream);
   configs.resize(std::min<std::size_t>(configs.size(), are_timed ? 4 : 1));
   for (const TileConfig& config : configs) candidates.push_back({config});
@@ -70,9 +68,7 @@ cublasStatus_t launch_candidate(const GemmPlan& plan, const Candidate& candidate
   const GemmAlgorithm& algorithm = candidate.algorithm;
   if (const auto* const one = std::get_if<cublasLtMatmulAlgo_t>(&algorithm))
     return plan.cublaslt.launch(p, operands, out, alpha, *one, workspace, candidate.workspace_bytes, handle, stream);
-  if (const auto* const config = std::get_if<TileConfig>(&algorithm)) tf32_gemm(p, operands, out, alpha, *config, stream);
-  else if (std::holds_alternative<SplitKAlgorithm>(algorithm)) split_k_gemm(p, operands, out, alpha, stream);
-  else gelu_gemm(p, operands, out, stream);
+  tf32_gemm(p, operands, out, alpha, std::get<TileConfig>(algorithm), stream);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -89,14 +85,8 @@ std::optional<Candidate> revive(const GemmAlgorithm& algorithm, const GemmPlan& 
     const auto bytes = plan.cublaslt.workspace_bytes(*one, handle);
     return bytes ? std::optional(Candidate{algorithm, *bytes}) : std::nullopt;
   }
-  bool serves = false;
-  if (const auto* const config = std::get_if<TileConfig>(&algorithm)) {
-    const auto configs = tf32_configs(p, operands, stream);
-    serves = std::find(configs.begin(), configs.end(), *config) != configs.end();
-  } else {
-    serves =
-        std::holds_alternative<SplitKAlgorithm>(algorithm) ? has_split_k_gemm(p, operands, stream) : has_gelu_gemm(p, operands, stream);
-  }
+  const auto configs = tf32_configs(p, operands, stream);
+  const bool serves = std::find(configs.begin(), configs.end(), std::get<TileConfig>(algorithm)) != configs.end();
   return serves ? std::optional(Candidate{algorithm}) : std::nullopt;
 }
 

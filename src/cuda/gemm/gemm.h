@@ -9,7 +9,6 @@ enum class Epilogue : std::uint8_t {
   none,
   bias,       ///< adds the bias (m) to each column of c
   bias_gelu,  ///< bias, then gelu_tanh; the value before GELU is written as well
-  gelu_grad,  ///< multiplies by gelu_tanh'(before_gelu), and sums columns; only in gelu_gemm.cu
 };
 
 /// Batch of GEMMs, column-major as in BLAS: c (m, n) = a (m, k) b (k, n). Holds everything that the choice of an algorithm depends on,
@@ -29,8 +28,7 @@ struct GemmOperands {
   const void *a = nullptr, *b = nullptr;
   void* c = nullptr;
   const void* bias = nullptr;
-  void* before_gelu = nullptr;    ///< with c's layout; written, or read by gelu_grad
-  float* column_parts = nullptr;  ///< (parts, m): column sums of c before it is rounded, or null
+  void* before_gelu = nullptr;  ///< with c's layout; written by bias_gelu
 };
 
 /// Queues alpha a b, added to c if the problem accumulates, with the algorithm of Note [Choice of algorithms]. Returns false, with nothing

@@ -1,6 +1,5 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/vec16.cuh"
-#include "cuda/gemm/algorithm.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
@@ -139,29 +138,6 @@ void linear_gelu(Cuda device, const View& x, const View& weight, const View& bia
   if (is_half && bias.data && linear_gemm(x, weight, bias, y, Epilogue::bias_gelu, before.data)) return;
   linear(device, x, weight, bias, before);
   unary(device, functors::GeluTanh{}, before, y);
-}
-
-void linear_gelu_grad(Cuda device, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
-                      DeferredSums* deferred) {
-  const GemmProblem problem{.dtype = dx.dtype,
-                            .epilogue = Epilogue::gelu_grad,
-                            .m = dx.shape[1],
-                            .n = dx.shape[0],
-                            .k = g.shape[1],
-                            .lda = weight.strides[0],
-                            .ldb = g.strides[0],
-                            .ldc = dx.shape[1]};
-  GemmOperands operands{.a = weight.data, .b = g.data, .c = dx.data, .before_gelu = x.data};
-  if (!is_row_major(g) || !is_row_major(weight) || !has_gelu_gemm(problem, operands, dx.stream) || !is_gelu_gemm_faster(problem, dx.stream))
-    return plain_linear_gelu_grad(device, g, weight, x, dx, sums, write, deferred);
-  DeferredSums own(dx.stream), &parts = own.or_given(deferred);
-  const unsigned count = gelu_gemm_parts(problem);
-  if (sums.data) operands.column_parts = static_cast<float*>(parts.memory(count * static_cast<std::size_t>(problem.m) * sizeof(float)));
-  gelu_gemm(problem, operands, dx.data, dx.stream);
-  if (sums.data)
-    parts.add({operands.column_parts, sums.data, problem.m, sums.strides[0], count, static_cast<unsigned>(problem.m), sums.dtype,
-               write == Write::accumulate});
-  own.finish();
 }
 
 }  // namespace tern::kernels

@@ -7,7 +7,7 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/semaphore.cuh"
 #include "cuda/device/wgmma.cuh"
-#include "cuda/gemm/algorithm.h"
+#include "cuda/gemm/tf32_gemm.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
@@ -15,23 +15,22 @@
 #include "cuda/runtime/tensor_map.h"
 #include "tensor/ceil_div.h"
 
-// Float32 GEMM on Hopper's tensor cores: one product of operands rounded to TF32, or the three of Note [3xTF32]. Tiles of 128 x tile_n
-// elements of c are accumulated in steps of 32 along the depth. A block of 512 threads has four warpgroups, which share a ring of stages:
+// Float32 GEMM on Hopper's tensor cores, by the three products of Note [3xTF32]. Tiles of 128 x tile_n elements of c are accumulated in
+// steps of 32 along the depth. A block of 512 threads has four warpgroups, which share a ring of stages:
 //
 //   warpgroup 3  producer   24 registers   one thread: empty[i] -> TMA: a (128, 32), b (tile_n, 32) into stage i -> full[i]
-//   warpgroup 2  converter  72 registers   full[i] -> b rounded in place, or b_small written; K-major, as wgmma takes it -> converted[i]
-//   warpgroups   consumers  208 registers  64 rows of the tile each: full[i] -> a to registers, rounded or split there;
+//   warpgroup 2  converter  72 registers   full[i] -> b_small written; both K-major, as wgmma takes them -> converted[i]
+//   warpgroups   consumers  208 registers  64 rows of the tile each: full[i] -> a to registers, split there;
 //   0 and 1                                converted[i] -> wgmma m64 n(tile_n) k8, a from registers, b from shared memory -> empty[i]
 //
-//   shared memory, 3 products   | stage 0: a 16 KiB, b 16 KiB, b_small 16 KiB | ... | stage 3 |     (tile_n = 128)
-//                  1 product    | stage 0: a 16 KiB, b 16 KiB | ... | stage 5 |
-//   after a split depth         | sums that the cluster's blocks send                       |
+//   shared memory         | stage 0: a 16 KiB, b 16 KiB, b_small 16 KiB | ... | stage 3 |     (tile_n = 128)
+//   after a split depth   | sums that the cluster's blocks send                       |
 //
 // A block is persistent: it computes several tiles, and its producer loads the next one while the consumers write one.
 //
-// Shared-memory bandwidth is nearly exhausted: of the 1536 cycles in which tensor cores compute three products of a step of width 128,
-// their own reads take 768, the TMA loads 256 and the splits 384; of one product's 512 cycles they take 256, 256 and 256, and operand a 128
-// more. So two consumer warpgroups that take turns at the tensor cores (ping-pong) would be no faster than these two, which do not.
+// Shared-memory bandwidth is nearly exhausted: of the 1536 cycles in which tensor cores compute the products of a step of width 128, their
+// own reads take 768, the TMA loads 256 and the splits 384. So two consumer warpgroups that take turns at the tensor cores (ping-pong)
+// would be no faster than these two, which do not.
 namespace tern::gpu::tf32 {
 
 inline constexpr int tile_m = 128, tile_k = 32;
@@ -63,29 +62,22 @@ struct Tf32Params {
   __host__ __device__ int work_tiles() const { return row_tiles * column_tiles * slices; }
 };
 
-template <int products, int tile_n>
+template <int tile_n>
 struct Stage {
   float a[tile_m * tile_k];
-  float b[tile_n * tile_k];  ///< for three products this is already the big part, because wgmma truncates to TF32
-  float b_small[products == 3 ? tile_n * tile_k : 1];
-};
-template <int tile_n>
-struct Stage<1, tile_n> {
-  float a[tile_m * tile_k];
-  float b[tile_n * tile_k];
+  float b[tile_n * tile_k];  ///< the big part as it is, because wgmma truncates to TF32
+  float b_small[tile_n * tile_k];
 };
 
-template <int products>
-inline constexpr int stages = products == 3 ? 4 : 6;
+inline constexpr int stages = 4;
 
 /// Includes room for alignment to the swizzle's span.
-template <int products, int tile_n>
-inline constexpr std::size_t shared_bytes = stages<products> * sizeof(Stage<products, tile_n>) + swizzle_span;
+template <int tile_n>
+inline constexpr std::size_t shared_bytes = stages * sizeof(Stage<tile_n>) + swizzle_span;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// Barriers of the stages; `received` counts the sums that the blocks of a cluster send each other. is_last: see Note [Last block].
-template <int stages>
 struct Barriers : Pipeline<stages> {
   MBarrier converted[stages], received;
   bool is_last;
@@ -215,9 +207,9 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + 
 ///   within a cluster     each block owns every cluster-th fragment; the others send it their sums (st.async), into its stages, which are
 ///                        free, because a block of a cluster has only one tile
 ///   between the slices   each cluster leaves its sums in p.partials; the last one to do so (completion counter) adds them all
-template <int tile_n, int stages>
+template <int tile_n>
 __device__ __forceinline__ void reduce_splits(const Tf32Params& p, const WorkTile& tile, const FragmentPosition& position,
-                                              const float (&sums)[tile_n / 2], float4* memory, Barriers<stages>& barriers) {
+                                              const float (&sums)[tile_n / 2], float4* memory, Barriers& barriers) {
   // Code that a block runs once is fetched from memory: short loops are faster here than unrolled ones.
   constexpr int fragments = tile_n / 8, together = 2, in_flight = 4;
   const int thread = threadIdx.x, cluster = p.cluster, rank = static_cast<int>(blockIdx.x) % cluster;
@@ -299,14 +291,14 @@ __device__ __forceinline__ void load_tile(const CUtensorMap& map, int row0, int 
 }
 
 /// Producer: one thread.
-template <int products, bool a_k_major, bool b_k_major, int tile_n>
-__device__ __forceinline__ void load_tiles(const Tf32Params& p, Stage<products, tile_n>* memory, Barriers<stages<products>>& barriers) {
+template <bool a_k_major, bool b_k_major, int tile_n>
+__device__ __forceinline__ void load_tiles(const Tf32Params& p, Stage<tile_n>* memory, Barriers& barriers) {
   WorkTile tile;
-  PipelineState<stages<products>> write;
+  PipelineState<stages> write;
   for (int index = WorkTile::first(p); tile.find(p, index); index += WorkTile::stride(p))
     for (int step = 0; step < tile.steps; ++step, write.advance()) {
       const int k0 = (tile.first_step + step) * tile_k;
-      Stage<products, tile_n>& stage = memory[write.index];
+      Stage<tile_n>& stage = memory[write.index];
       MBarrier& full = barriers.begin_load(write, sizeof(stage.a) + sizeof(stage.b));
       load_tile<a_k_major, tile_m>(p.a_map, tile.row_tile * tile_m, k0, stage.a, full);
       load_tile<b_k_major, tile_n>(p.b_map, tile.column_tile * tile_n, k0, stage.b, full);
@@ -315,20 +307,18 @@ __device__ __forceinline__ void load_tiles(const Tf32Params& p, Stage<products, 
 
 __device__ __forceinline__ float4 vector_at(const float* tile, int offset) { return *reinterpret_cast<const float4*>(tile + offset); }
 
-/// Rounds a K-major b, or writes its small part; each of four warps converts a quarter.
-template <int products, int tile_n>
-__device__ __forceinline__ void convert_k_major(int warp, int lane, Stage<products, tile_n>& stage) {
+/// Writes the small part of a K-major b; each of four warps converts a quarter.
+template <int tile_n>
+__device__ __forceinline__ void convert_k_major(int warp, int lane, Stage<tile_n>& stage) {
 #pragma unroll
   for (int i = 0; i < tile_n / 16; ++i) {
     const int offset = (warp * 32 + lane + i * 128) * 4;
     const float4 x = vector_at(stage.b, offset);
-    if constexpr (products == 3) store_shared(shared_address(stage.b_small + offset), tf32_residual(x));
-    else store_shared(shared_address(stage.b + offset), round_to_tf32(x));
+    store_shared(shared_address(stage.b_small + offset), tf32_residual(x));
   }
 }
 /// The same for an MN-major b of 128 rows, which it transposes in place: wgmma takes TF32 operands only K-major.
-template <int products>
-__device__ __forceinline__ void convert_mn_major(int warp, int lane, Stage<products, 128>& stage) {
+__device__ __forceinline__ void convert_mn_major(int warp, int lane, Stage<128>& stage) {
   // A warp has a box of 32 rows: squares of 4 x 4 elements, of which those of eight lanes are on a diagonal, so that lines are read and
   // rows written without bank conflicts.
   float4 lines[2][4];
@@ -348,18 +338,18 @@ __device__ __forceinline__ void convert_mn_major(int warp, int lane, Stage<produ
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int offset = k_major_offset(row + j, ks[i]);
-      store_shared(shared_address(stage.b + offset), products == 3 ? rows[j] : round_to_tf32(rows[j]));
-      if constexpr (products == 3) store_shared(shared_address(stage.b_small + offset), tf32_residual(rows[j]));
+      store_shared(shared_address(stage.b + offset), rows[j]);
+      store_shared(shared_address(stage.b_small + offset), tf32_residual(rows[j]));
     }
   }
 }
 
 /// Converter warpgroup.
-template <int products, bool b_k_major, int tile_n>
-__device__ __forceinline__ void convert_tiles(const Tf32Params& p, Stage<products, tile_n>* memory, Barriers<stages<products>>& barriers) {
+template <bool b_k_major, int tile_n>
+__device__ __forceinline__ void convert_tiles(const Tf32Params& p, Stage<tile_n>* memory, Barriers& barriers) {
   const int lane = threadIdx.x % 32, warp = (static_cast<int>(threadIdx.x) - consumers) / 32;
   WorkTile tile;
-  PipelineState<stages<products>> read;
+  PipelineState<stages> read;
   for (int index = WorkTile::first(p); tile.find(p, index); index += WorkTile::stride(p))
     for (int step = 0; step < tile.steps; ++step, read.advance()) {
       barriers.wait_full(read);
@@ -371,21 +361,20 @@ __device__ __forceinline__ void convert_tiles(const Tf32Params& p, Stage<product
 }
 
 /// A thread's registers for one step of a: fragments of the four wgmma along the depth of 32.
-template <int products>
 struct AFragment {
-  std::uint32_t big[4][4], small[products == 3 ? 4 : 1][4];
+  std::uint32_t big[4][4], small[4][4];
 };
 
 /// Consumer warpgroups.
-template <int products, bool a_k_major, int tile_n>
-__device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<products, tile_n>* memory, Barriers<stages<products>>& barriers) {
-  using State = PipelineState<stages<products>>;
+template <bool a_k_major, int tile_n>
+__device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<tile_n>* memory, Barriers& barriers) {
+  using State = PipelineState<stages>;
   const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32, row_in_8 = lane / 4, member = lane % 4;
   // The assignment of rows of the tile to threads is arbitrary, and is chosen so that a warp's rows are in different banks.
   const int row = a_k_major ? warp * 16 + row_in_8 : warp / 2 * 32 + warp % 2 * 8 + row_in_8 / 4 * 16 + row_in_8 % 4;
   const FragmentPosition position{row, row + (a_k_major ? 8 : 4), member * 2};
-  const auto load_a = [&](AFragment<products>& fragment, const State& state) {
-    const Stage<products, tile_n>& stage = memory[state.index];
+  const auto load_a = [&](AFragment& fragment, const State& state) {
+    const Stage<tile_n>& stage = memory[state.index];
     barriers.wait_full(state);
 #pragma unroll
     for (int s = 0; s < 4; ++s)
@@ -394,7 +383,7 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
         const int r = i % 2 == 0 ? position.row : position.other_row, k = s * 8 + i / 2 * 4 + member;
         const float x = stage.a[a_k_major ? k_major_offset(r, k) : mn_major_offset(r, k)], big = round_to_tf32(x);
         fragment.big[s][i] = __float_as_uint(big);
-        if constexpr (products == 3) fragment.small[s][i] = __float_as_uint(round_to_tf32(x - big));
+        fragment.small[s][i] = __float_as_uint(round_to_tf32(x - big));
       }
   };
   const auto release = [&](int stage) { barriers.empty[stage].arrive_warp(lane); };
@@ -402,57 +391,40 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
   State read;  // of the current step
   for (int index = WorkTile::first(p); tile.find(p, index); index += WorkTile::stride(p)) {
     float sums[tile_n / 2] = {};
-    [[maybe_unused]] float step_sums[products == 3 ? tile_n / 2 : 1];
+    float step_sums[tile_n / 2];
     // While the tensor cores compute one step, a's fragments for the next are prepared.
-    AFragment<products> fragments[2];
+    AFragment fragments[2];
     load_a(fragments[0], read);
-    [[maybe_unused]] int previous = read.index;  // stage of the previous step
-    const auto multiply_step = [&](AFragment<products>& now, AFragment<products>& next, int step) {
+    const auto multiply_step = [&](AFragment& now, AFragment& next, int step) {
       constexpr int k8_floats = 8 * sizeof(float) >> 4;  // depth of a wgmma in the descriptor's units of 16 bytes
-      const Stage<products, tile_n>& stage = memory[read.index];
+      const Stage<tile_n>& stage = memory[read.index];
       const std::uint64_t b = wgmma_descriptor(stage.b);
       barriers.converted[read.index].wait(read.phase);
       State ahead = read;
       ahead.advance();
-      if constexpr (products == 3) {
-        const std::uint64_t b_small = wgmma_descriptor(stage.b_small);
-        warpgroup_fence_operand(step_sums);
-        warpgroup_arrive();
+      const std::uint64_t b_small = wgmma_descriptor(stage.b_small);
+      warpgroup_fence_operand(step_sums);
+      warpgroup_arrive();
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          wgmma_k8_tf32(step_sums, now.small[s], b + s * k8_floats, s > 0);
-          wgmma_k8_tf32(step_sums, now.big[s], b_small + s * k8_floats, true);
-        }
-#pragma unroll
-        for (int s = 0; s < 4; ++s) wgmma_k8_tf32(step_sums, now.big[s], b + s * k8_floats, true);
-        warpgroup_commit_batch();
-        if (step + 1 < tile.steps) load_a(next, ahead);
-        warpgroup_wait<0>();
-        warpgroup_fence_operand(step_sums);
-        release(read.index);
-#pragma unroll
-        for (int i = 0; i < tile_n / 2; ++i) sums[i] += step_sums[i];
-      } else {
-        warpgroup_arrive();
-#pragma unroll
-        for (int s = 0; s < 4; ++s) wgmma_k8_tf32(sums, now.big[s], b + s * k8_floats, true);
-        warpgroup_commit_batch();
-        warpgroup_wait<1>();
-        if (step > 0) release(previous);
-        previous = read.index;
-        if (step + 1 < tile.steps) load_a(next, ahead);
+      for (int s = 0; s < 4; ++s) {
+        wgmma_k8_tf32(step_sums, now.small[s], b + s * k8_floats, s > 0);
+        wgmma_k8_tf32(step_sums, now.big[s], b_small + s * k8_floats, true);
       }
+#pragma unroll
+      for (int s = 0; s < 4; ++s) wgmma_k8_tf32(step_sums, now.big[s], b + s * k8_floats, true);
+      warpgroup_commit_batch();
+      if (step + 1 < tile.steps) load_a(next, ahead);
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(step_sums);
+      release(read.index);
+#pragma unroll
+      for (int i = 0; i < tile_n / 2; ++i) sums[i] += step_sums[i];
       read = ahead;
     };
     warpgroup_fence_operand(sums);
     for (int step = 0; step < tile.steps; step += 2) {
       multiply_step(fragments[0], fragments[1], step);
       if (step + 1 < tile.steps) multiply_step(fragments[1], fragments[0], step + 1);
-    }
-    if constexpr (products == 1) {
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(sums);
-      release(previous);
     }
     const bool is_whole = std::int64_t(tile.row_tile + 1) * tile_m <= p.a.size && std::int64_t(tile.column_tile + 1) * tile_n <= p.b.size;
     if (p.cluster > 1 || p.slices > 1) reduce_splits<tile_n>(p, tile, position, sums, reinterpret_cast<float4*>(memory), barriers);
@@ -464,11 +436,11 @@ __device__ __forceinline__ void multiply_tiles(const Tf32Params& p, Stage<produc
 
 #endif
 
-template <int products, bool a_k_major, bool b_k_major, int tile_n>
+template <bool a_k_major, bool b_k_major, int tile_n>
 __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__ const Tf32Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float memory[];
-  __shared__ Barriers<stages<products>> barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
+  __shared__ Barriers barriers;  // non-empty only if compiled for wgmma: see runs_wgmma_kernel
   if (threadIdx.x == 0) {
     tma_prefetch_map(p.a_map);
     tma_prefetch_map(p.b_map);
@@ -478,18 +450,18 @@ __global__ void __launch_bounds__(threads, 1) tf32_gemm_kernel(__grid_constant__
     fence_barrier_init();
   }
   __syncthreads();
-  auto* const stage = swizzle_aligned<Stage<products, tile_n>>(memory);
+  auto* const stage = swizzle_aligned<Stage<tile_n>>(memory);
   // The registers that warpgroups give up and take add up to those that the block was launched with.
   constexpr int first_producer = consumers + converters;
   if (threadIdx.x >= first_producer) {
     warpgroup_reg_dealloc<24>();
-    if (threadIdx.x == first_producer) load_tiles<products, a_k_major, b_k_major>(p, stage, barriers);
+    if (threadIdx.x == first_producer) load_tiles<a_k_major, b_k_major>(p, stage, barriers);
   } else if (threadIdx.x >= consumers) {
     warpgroup_reg_dealloc<72>();
-    convert_tiles<products, b_k_major>(p, stage, barriers);
+    convert_tiles<b_k_major>(p, stage, barriers);
   } else {
     warpgroup_reg_alloc<208>();
-    multiply_tiles<products, a_k_major>(p, stage, barriers);
+    multiply_tiles<a_k_major>(p, stage, barriers);
   }
 #endif
 }
@@ -511,14 +483,14 @@ CUtensorMap map_of(const Operand& operand, std::int64_t depth, bool is_k_major, 
 
 /// Calls run with the kernel and its bytes of shared memory. If the operands' layouts differ, b is the K-major one; an MN-major b only has
 /// tiles of 128.
-template <int products, class Run>
+template <class Run>
 void with_kernel(bool a_k_major, bool b_k_major, int tile_n, Run run) {
   using tf32::shared_bytes;
-  if (!b_k_major) run(tf32_gemm_kernel<products, false, false, 128>, shared_bytes<products, 128>);
-  else if (a_k_major && tile_n == 128) run(tf32_gemm_kernel<products, true, true, 128>, shared_bytes<products, 128>);
-  else if (a_k_major) run(tf32_gemm_kernel<products, true, true, 80>, shared_bytes<products, 80>);
-  else if (tile_n == 128) run(tf32_gemm_kernel<products, false, true, 128>, shared_bytes<products, 128>);
-  else run(tf32_gemm_kernel<products, false, true, 80>, shared_bytes<products, 80>);
+  if (!b_k_major) run(tf32_gemm_kernel<false, false, 128>, shared_bytes<128>);
+  else if (a_k_major && tile_n == 128) run(tf32_gemm_kernel<true, true, 128>, shared_bytes<128>);
+  else if (a_k_major) run(tf32_gemm_kernel<true, true, 80>, shared_bytes<80>);
+  else if (tile_n == 128) run(tf32_gemm_kernel<false, true, 128>, shared_bytes<128>);
+  else run(tf32_gemm_kernel<false, true, 80>, shared_bytes<80>);
 }
 
 constexpr int max_cluster_size = static_cast<int>(max_cluster);
@@ -526,7 +498,7 @@ constexpr int max_cluster_size = static_cast<int>(max_cluster);
 /// Number of blocks that run at once in clusters of `cluster` blocks. A multiprocessor holds one block of any of the kernels.
 int blocks_at_once(int cluster, Stream stream) {
   unsigned clusters = 0;
-  with_kernel<3>(true, true, 128, [&](auto kernel, std::size_t bytes) {
+  with_kernel(true, true, 128, [&](auto kernel, std::size_t bytes) {
     clusters = clusters_at_once(kernel, static_cast<unsigned>(cluster), tf32::threads, bytes, stream);
   });
   return static_cast<int>(clusters) * cluster;
@@ -538,7 +510,7 @@ int blocks_at_once(int cluster, Stream stream) {
 struct StepTimes {
   double b_mn_major, width_80, width_128;  ///< time of a step of tile_k
 };
-constexpr StepTimes one_product{0.68, 0.42, 0.57}, three_products{1.26, 0.77, 1.12};
+constexpr StepTimes times{1.26, 0.77, 1.12};
 constexpr double per_gemm = 3.3;
 constexpr double per_round = 1.6;         ///< for one tile of each block, in addition to its steps
 constexpr double cluster_reduction = 2;   ///< through DSMEM
@@ -546,9 +518,7 @@ constexpr double slice_reduction = 2.8;   ///< through global memory, in additio
 constexpr double per_megabyte = 0.38;     ///< for each megabyte of the slices' sums
 constexpr double per_slice_added = 0.25;  ///< added by the last cluster, whose blocks share the additions
 
-double modelled_time(const TileConfig& config, std::int64_t c_tiles, std::int64_t k_steps, bool is_one_product, bool b_k_major,
-                     int blocks_at_once) {
-  const StepTimes& times = is_one_product ? one_product : three_products;
+double modelled_time(const TileConfig& config, std::int64_t c_tiles, std::int64_t k_steps, bool b_k_major, int blocks_at_once) {
   const double step = !b_k_major ? times.b_mn_major : config.tile_n == 80 ? times.width_80 : times.width_128;
   const int splits = config.splits();
   const double rounds = std::ceil(static_cast<double>(c_tiles * splits) / blocks_at_once);
@@ -564,7 +534,7 @@ double modelled_time(const TileConfig& config, std::int64_t c_tiles, std::int64_
 
 }  // namespace
 
-bool has_tf32_gemm(Device device) { return runs_wgmma_kernel(tf32_gemm_kernel<3, true, true, 128>, device); }
+bool has_tf32_gemm(Device device) { return runs_wgmma_kernel(tf32_gemm_kernel<true, true, 128>, device); }
 
 std::vector<TileConfig> tf32_configs(const GemmProblem& p, const GemmOperands& operands, Stream stream) {
   constexpr int max_splits = 64;
@@ -590,7 +560,7 @@ std::vector<TileConfig> tf32_configs(const GemmProblem& p, const GemmOperands& o
         for (int slices = 1; cluster * slices <= std::min<std::int64_t>(k_steps, max_splits); ++slices) {
           const TileConfig config{swap_ab, tile_n, cluster, slices};
           if (cluster > 1 && c_tiles * cluster * slices > at_once) continue;  // a block of a cluster has only one tile
-          timed.emplace_back(modelled_time(config, c_tiles, k_steps, p.precision == MatmulPrecision::tf32, right_k_major, at_once), config);
+          timed.emplace_back(modelled_time(config, c_tiles, k_steps, right_k_major, at_once), config);
         }
       }
     }
@@ -641,8 +611,7 @@ void tf32_gemm(const GemmProblem& p, const GemmOperands& operands, void* out, do
                         .cluster = static_cast<unsigned>(config.cluster)},
            params);
   };
-  if (p.precision == MatmulPrecision::tf32) with_kernel<1>(a_k_major, b_k_major, config.tile_n, run);
-  else with_kernel<3>(a_k_major, b_k_major, config.tile_n, run);
+  with_kernel(a_k_major, b_k_major, config.tile_n, run);
 }
 
 }  // namespace tern::gpu

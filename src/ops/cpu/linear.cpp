@@ -29,9 +29,4 @@ void gelu_bias_grad(Cpu device, const View& g, const View& x, const View& dx, co
   if (sums.data) column_sums(device, dx, sums, write);
 }
 
-void linear_gelu_grad(Cpu device, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
-                      DeferredSums* deferred) {
-  plain_linear_gelu_grad(device, g, weight, x, dx, sums, write, deferred);
-}
-
 }  // namespace tern::kernels

@@ -53,19 +53,4 @@ void column_sums(Cuda, const View& g, const View& sums, Write write, DeferredSum
 void gelu_bias_grad(Cpu, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred = nullptr);
 void gelu_bias_grad(Cuda, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred = nullptr);
 
-/// gelu_bias_grad of a gradient that is a product, g (M, K) @ weight (K, N); only dx (M, N) is written, not the product. x (M, N) and dx
-/// contiguous, weight as in Note [Matmul operands]. 16-bit floats: the product may or may not be rounded before the derivative.
-void linear_gelu_grad(Cpu, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
-                      DeferredSums* deferred = nullptr);
-void linear_gelu_grad(Cuda, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
-                      DeferredSums* deferred = nullptr);
-
-/// linear_gelu_grad as separate kernels: the fallback of the backends, and the reference of their tests.
-template <class Tag>
-void plain_linear_gelu_grad(Tag device, const View& g, const View& weight, const View& x, const View& dx, const View& sums, Write write,
-                            DeferredSums* deferred) {
-  matmul(device, g, weight, dx, 1, Write::overwrite);
-  gelu_bias_grad(device, dx, x, dx, sums, write, deferred);
-}
-
 }  // namespace tern::kernels
