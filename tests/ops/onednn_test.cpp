@@ -15,35 +15,48 @@
 #include <thread>
 #include <vector>
 
-#include "kernel_array.h"
+#include "catch.h"
 #include "skip.h"
+#include "tensor/random.h"
 
 using namespace tern;
-using namespace tern::test;
+using tern::test::skip;
+
+namespace {
+
+/// Numbers between -1 and 1.
+template <class T>
+std::vector<T> random(std::int64_t count, std::uint64_t seed) {
+  std::vector<T> numbers(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = T(2 * unit_float(philox(seed, i).words[0]) - 1);
+  return numbers;
+}
+
+}  // namespace
 
 TEST_CASE("oneDNN's product of float32 is that of float64, rounded") {
   const std::int64_t m = 37, n = 53, k = 129;
   for (const bool a_columns : {false, true})
     for (const bool b_columns : {false, true})
       for (const bool add : {false, true}) {
-        Array a({m, k + 2}), b({k, n + 5}), c({m, n + 3});
-        a.random(-1, 1), b.random(-1, 1, 2), c.random(-1, 1, 3);
+        const std::vector<float> a = random<float>(m * (k + 2), 1), b = random<float>(k * (n + 5), 2), c = random<float>(m * (n + 3), 3);
         // A transposed operand is the same memory, (k, m) and (n, k), with contiguous columns.
-        const gemm::Matrix<const float> left{a.view.as<const float>(), a_columns ? 1 : k + 2, a_columns ? m : 1};
-        const gemm::Matrix<const float> right{b.view.as<const float>(), b_columns ? 1 : n + 5, b_columns ? k : 1};
-        Array y = c;
-        if (!onednn::multiply({m, n, k}, 0.5f, left, right, y.view.as<float>(), n + 3, add)) return skip("this build has no oneDNN");
+        const gemm::Matrix<const float> left{a.data(), a_columns ? 1 : k + 2, a_columns ? m : 1};
+        const gemm::Matrix<const float> right{b.data(), b_columns ? 1 : n + 5, b_columns ? k : 1};
+        std::vector<float> y = c;
+        if (!onednn::multiply({m, n, k}, 0.5f, left, right, y.data(), n + 3, add)) return skip("this build has no oneDNN");
         CAPTURE(a_columns, b_columns, add);
-        check(
-            y,
-            [&](std::int64_t at) {
-              const std::int64_t i = at / (n + 3), j = at % (n + 3);
-              if (j >= n) return c[at];
-              double sum = 0;
-              for (std::int64_t d = 0; d < k; ++d) sum += double(*left.at(i, d).data) * *right.at(d, j).data;
-              return 0.5 * sum + (add ? c[at] : 0);
-            },
-            8);
+        for (std::int64_t at = 0; at < m * (n + 3); ++at) {
+          const std::int64_t i = at / (n + 3), j = at % (n + 3);
+          const auto place = static_cast<std::size_t>(at);
+          if (j >= n) {
+            CHECK(y[place] == c[place]);
+            continue;
+          }
+          double sum = 0;
+          for (std::int64_t d = 0; d < k; ++d) sum += double(*left.at(i, d).data) * *right.at(d, j).data;
+          CHECK(y[place] == Approx(0.5 * sum + (add ? c[place] : 0)).epsilon(1.6e-5).margin(1.6e-5));
+        }
       }
 }
 
@@ -104,19 +117,15 @@ class Signals {
 template <class T>
 bool products_bear_signals(const std::function<bool(gemm::Sizes, gemm::Matrix<const T>, gemm::Matrix<const T>, T*)>& multiply) {
   constexpr std::int64_t largest = 320, padding = 3;
-  const auto random = [](std::uint32_t seed) {
-    Array array({(largest + padding) * (largest + padding)}, dtype_of<T>);
-    array.random(-1, 1, seed);
-    return array;
-  };
-  const Array a = random(1), b = random(2);
+  const std::vector<T> a = random<T>((largest + padding) * (largest + padding), 1),
+                       b = random<T>((largest + padding) * (largest + padding), 2);
   const auto product = [&](int number) {
     const std::int64_t n = 128 + 10 * (number % 20);  // deeper than 170 it uses the workspace
     const bool a_columns = number / 20 % 2 == 1, b_columns = number / 40 == 1;
     const std::int64_t row = n + number % 2 * padding;
     std::vector<T> c(static_cast<std::size_t>(n * n));
-    const bool is_there = multiply({n, n, n}, {a.view.as<const T>(), a_columns ? 1 : row, a_columns ? row : 1},
-                                   {b.view.as<const T>(), b_columns ? 1 : row, b_columns ? row : 1}, c.data());
+    const bool is_there = multiply({n, n, n}, {a.data(), a_columns ? 1 : row, a_columns ? row : 1},
+                                   {b.data(), b_columns ? 1 : row, b_columns ? row : 1}, c.data());
     return is_there ? c : std::vector<T>{};
   };
   constexpr int count = 80;

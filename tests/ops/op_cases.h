@@ -105,6 +105,14 @@ struct Row {
   std::string shown_name = {};   ///< in messages, where it is not the function's name
 };
 
+/// Note [Large cases]: how an op divides its work shows in sizes that would take too long in each dtype. Cases of more than large elements
+/// run in one dtype, and on a GPU in one of 16 bits as well. Those of more than huge_case are for the kernels of a GPU alone, and
+/// contiguous.
+constexpr std::int64_t large_case = 20000, huge_case = 100000;
+bool is_huge(const Case& op);
+/// The dtypes in which a case runs on a device; none: it does not.
+std::vector<DType> dtypes_of(const Row& row, const Case& op, Device device = cpu);
+
 /// Element counts that matter: none, one, below and above a vector or a warp, above a block.
 inline const std::vector<std::int64_t> sizes = {0, 1, 31, 33, 1025};
 
@@ -178,8 +186,9 @@ Tensor sample(const Shape& shape, DType dtype = DType::f32);
 
 /// An input's elements in a place that is harder to read: a window in a larger storage that is filled with a guard
 /// value.
-enum class Layout { contiguous, offset, transposed, stepped, reversed };
-inline const std::vector<Layout> layouts = {Layout::contiguous, Layout::offset, Layout::transposed, Layout::stepped, Layout::reversed};
+enum class Layout { contiguous, offset, apart, transposed, stepped, reversed };  ///< apart: rows with gaps, as slices of columns
+inline const std::vector<Layout> layouts = {Layout::contiguous, Layout::offset,  Layout::apart,
+                                            Layout::transposed, Layout::stepped, Layout::reversed};
 const char* name(Layout layout);
 Tensor with_layout(const Tensor& x, Layout layout);
 /// The bytes of x's storage outside x, or all of them.

@@ -25,8 +25,11 @@ inline const std::vector<std::pair<Shape, Shape>> pairs = {{{0}, {0}},
                                                            {{1025}, {}},
                                                            {{33, 31}, {31}},
                                                            {{33, 31}, {33, 1}},
+                                                           {{40, 1025}, {40, 1025}},
+                                                           {{40, 1025}, {1025}},
+                                                           {{37, 1100}, {37, 1}},
                                                            {{1, 2, 1, 2, 1, 2, 1, 2}, {2, 1, 2, 1, 2, 1}}};
-inline const std::vector<Shape> shapes = {{0}, {1}, {31}, {33}, {1025}, {}, {3, 5}, {2, 0, 3}, {1, 2, 1, 2, 1, 2, 1, 2}};
+inline const std::vector<Shape> shapes = {{0}, {1}, {31}, {33}, {1025}, {}, {3, 5}, {2, 0, 3}, {40, 1025}, {1, 2, 1, 2, 1, 2, 1, 2}};
 
 inline Input like(Input input, const Shape& shape) {
   input.shape = shape;

@@ -8,6 +8,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"
+#include "ops/view.h"
 
 namespace tern::op_cases {
 
@@ -15,7 +16,7 @@ using namespace reference;
 
 namespace {
 
-const std::vector<Shape> shapes = {{0}, {1}, {31}, {33}, {1025}, {}, {3, 5}, {2, 0, 3}, {33, 31}};
+const std::vector<Shape> shapes = {{0}, {1}, {31}, {33}, {1025}, {}, {3, 5}, {2, 0, 3}, {33, 31}, {40, 1025}};
 
 Array filled(const Shape& shape, DType dtype, double value) {
   return make(shape, dtype, [=](const Shape&) { return value; });
@@ -106,6 +107,15 @@ void add_copies(Rows& rows) {
   };
   copying("clone", [](T x) { return clone(x); }, {});
   copying("contiguous", [](T x) { return contiguous(x); }, {});
+  // By tiles, by vectors, and more rows than a grid of CUDA has.
+  for (const auto& [shape, order] : std::vector<std::pair<Shape, Dims>>{{{6, 40, 72}, {0, 2, 1}},
+                                                                        {{6, 40, 72}, {1, 0, 2}},
+                                                                        {{6, 8, 40, 32}, {0, 2, 1, 3}},
+                                                                        {{2, 3, 2, 3, 2, 3, 2, 3}, {7, 0, 6, 1, 5, 2, 4, 3}},
+                                                                        {{17, 70000}, {1, 0}}})
+    rows.back().cases.push_back({{value(shape)},
+                                 [order = order](In in) -> Tensors { return {contiguous(permute(in[0], order))}; },
+                                 [order = order](Ref in) { return one(permuted(in[0], order)); }});
   copying("to", [](T x) { return to(x, cpu); }, {});
 
   Row row{"cast", {}};
@@ -140,7 +150,10 @@ void add_copies(Rows& rows) {
                                                                            {{3, 5}, {5}},
                                                                            {{3, 5}, {3, 1}},
                                                                            {{2, 3, 4}, {}},
-                                                                           {{33, 31}, {33, 31}}}) {
+                                                                           {{33, 31}, {33, 31}},
+                                                                           {{300, 65}, {65}},
+                                                                           {{300, 65}, {300, 1}},
+                                                                           {{40, 1025}, {40, 1025}}}) {
     row.cases.push_back({{edited(target), value(source)},
                          [](In in) -> Tensors { return {copy_(in[0], in[1])}; },
                          [](Ref in) { return one(make(in[0].shape, in.dtype, [&](const Shape& i) { return broadcast_at(in[1], i); })); }});

@@ -39,8 +39,18 @@ const std::vector<Form> forms = {{{1}, {}},
                                  {{3, 1025}, {1}},
                                  {{2, 1, 3}, {1}},
                                  {{0, 3}, {1}},
+                                 {{6, 7, 8, 9}, {1, 3}},
+                                 {{40, 1025}, {0}},
+                                 {{40, 1025}, {1}},
+                                 {{3, 700, 24}, {1}},
+                                 {{90000}, {}},  // in parts, on either device
+                                 {{2, 45000}, {1}},
+                                 {{9000, 8}, {0}},
                                  {{1, 2, 1, 2, 1, 2, 1, 2}, {1, 4, 7}},
                                  {{1, 2, 1, 2, 1, 2, 1, 2}, {}}};
+/// More rows or columns than a grid of CUDA, few of either, and rows of a vocabulary.
+const std::vector<Form> huge_forms = {{{3000001}, {}},      {{70000, 20}, {1}}, {{70000, 12}, {0}}, {{640, 2500}, {0}}, {{640, 2500}, {1}},
+                                      {{5, 3, 20000}, {1}}, {{5120, 256}, {0}}, {{515, 260}, {0}},  {{20, 50257}, {1}}};
 /// Reductions over nothing, where they have a value.
 const std::vector<Form> empty_forms = {{{0}, {}}, {{0, 3}, {0}}, {{3, 0}, {1}, true}, {{2, 0, 3}, {}}};
 
@@ -88,6 +98,18 @@ double square_sum(Slice x) {
   return total;
 }
 
+double product_of(Slice x) {
+  double total = 1;
+  for (double v : x) total *= v;
+  return total;
+}
+double lse(Slice x) {
+  double top = -std::numeric_limits<double>::infinity(), total = 0;
+  for (double v : x) top = std::max(top, v);
+  for (double v : x) total += std::exp(v - top);
+  return x.empty() ? top : top + std::log(total);
+}
+
 void add_arg(Rows& rows, const char* name, Tensor (*f)(T, int, bool), bool largest) {
   Row row{name, {}};
   row.dtypes = numbers;
@@ -106,7 +128,11 @@ void add_arg(Rows& rows, const char* name, Tensor (*f)(T, int, bool), bool large
                             {{2, 3, 4}, 1, true},
                             {{0, 3}, 1},
                             {{3, 1025}, -1},
-                            {{1025, 3}, 0}})
+                            {{1025, 3}, 0},
+                            {{9, 35, 66}, 1},
+                            {{3, 10000}, 1},
+                            {{10000, 3}, 0},
+                            {{70000, 5}, 1}})
     // Whole numbers tie: the first of them wins.
     for (const Input& like : {value({}), whole({})}) {
       Input x = like;
@@ -131,17 +157,6 @@ void add_arg(Rows& rows, const char* name, Tensor (*f)(T, int, bool), bool large
 }  // namespace
 
 void add_reduce(Rows& rows) {
-  const auto product_of = [](Slice x) {
-    double total = 1;
-    for (double v : x) total *= v;
-    return total;
-  };
-  const auto lse = [](Slice x) {
-    double top = -std::numeric_limits<double>::infinity(), total = 0;
-    for (double v : x) top = std::max(top, v);
-    for (double v : x) total += std::exp(v - top);
-    return x.empty() ? top : top + std::log(total);
-  };
   const auto largest = [](Slice x) { return *std::max_element(x.begin(), x.end()); };
   const auto smallest = [](Slice x) { return *std::min_element(x.begin(), x.end()); };
   const auto any_of = [](Slice x) { return std::any_of(x.begin(), x.end(), [](double v) { return v != 0; }); };
@@ -149,6 +164,7 @@ void add_reduce(Rows& rows) {
   const auto floats_only = [](auto f) { return Mistake{[=] { f(sample({3}, DType::i64), Dims{}, false); }, {"floating", "i64"}}; };
 
   rows.push_back(reduction("sum", sum, sum_of, counted, value({}), all_dtypes, true));
+  add_forms(rows.back(), huge_forms, sum, sum_of, counted, value({}, -1, 2));
   rows.back().slack = 20;
   rows.push_back(reduction("mean", mean, mean_of, same, value({}), floats, true));
   rows.back().slack = 5;
@@ -179,6 +195,7 @@ void add_reduce(Rows& rows) {
   product.dtypes = all_dtypes;
   product.slack = 40;
   add_forms(product, forms, prod, product_of, same, Input{{}, 0.99, 1.01}, floats);
+  std::erase_if(product.cases, [](const Case& op) { return numel(op.inputs[0].shape) > 50000; });  // roundings multiply, too
   add_forms(product, {{{3, 5}, {0}}, {{3, 5}, {1}}, {{3, 2}, {}}}, prod, product_of, counted, Input{{}, -2, 3});
   add_forms(product, empty_forms, prod, product_of, counted, value({}));
   product.mistakes = wrong_dims(prod);
@@ -192,12 +209,14 @@ void add_reduce(Rows& rows) {
     rows.push_back(is_max ? reduction("max", f, largest, same, distinct({}), numbers, false)
                           : reduction("min", f, smallest, same, distinct({}), numbers, false));
     Row& row = rows.back();
+    if (is_max) add_forms(row, huge_forms, f, largest, same, value({}));
     row.mistakes.push_back({[=] { f(sample({0}), {}, false); }, {"(0,)"}});
     row.mistakes.push_back({[=] { f(sample({2, 0}), {1}, false); }, {"(2, 0)"}});
     row.mistakes.push_back({[=] { f(sample({3}, DType::boolean), {}, false); }, {"bool"}});
   }
 
   rows.push_back(reduction("logsumexp", logsumexp, lse, same, value({}), floats, true));
+  add_forms(rows.back(), huge_forms, logsumexp, lse, same, value({}));
   rows.back().mistakes.push_back(floats_only(logsumexp));
   rows.back().slack = 4;
 
@@ -229,7 +248,12 @@ void add_reduce(Rows& rows) {
                                                                      {{0, 3}, 1},
                                                                      {{3, 0}, 1},
                                                                      {{33, 31}, 0},
-                                                                     {{3, 1025}, 1}})
+                                                                     {{3, 1025}, 1},
+                                                                     {{256}, 0},
+                                                                     {{257}, 0},
+                                                                     {{20, 35, 26}, 1},
+                                                                     {{3, 9000}, 1},
+                                                                     {{9000, 40}, 0}})
     running.cases.push_back({{value(shape)},
                              [dim = dim](const Arguments& in) -> Tensors { return {cumsum(in[0], dim)}; },
                              [dim = dim](const References& in) {

@@ -13,7 +13,7 @@ using namespace reference;
 
 namespace {
 
-const std::vector<Shape> shapes = {{0}, {1}, {31}, {33}, {1025}, {}, {3, 5}, {2, 0, 3}, {33, 31}, {1, 2, 1, 2, 1, 2, 1, 2}};
+const std::vector<Shape> shapes = {{0}, {1}, {31}, {33}, {1025}, {}, {3, 5}, {2, 0, 3}, {33, 31}, {40, 1025}, {1, 2, 1, 2, 1, 2, 1, 2}};
 
 struct Domain {
   double low = -3, high = 3;

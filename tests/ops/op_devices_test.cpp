@@ -41,7 +41,9 @@ TEST_CASE("An op on tensors of two devices is an error that names both") {
     for (std::size_t number = 0; number < row.cases.size(); ++number) {
       const Case& op = row.cases[number];
       if (op.inputs.size() < 2 || row.name == "copy_") continue;  // copy_ is for two devices
-      const DType dtype = op.dtypes.empty() ? row.dtypes.front() : op.dtypes.front();
+      const std::vector<DType> dtypes = dtypes_of(row, op);
+      if (dtypes.empty()) continue;
+      const DType dtype = dtypes.front();
       for (std::size_t moved = 0; moved < op.inputs.size(); ++moved) {
         INFO(describe(row, op, number, dtype) << ", input " << moved << " elsewhere");
         Tensors inputs;
@@ -67,7 +69,9 @@ TEST_CASE("The result of an op and its gradients are on the operands' device") {
     for (std::size_t number = 0; number < row.cases.size(); ++number) {
       const Case& op = row.cases[number];
       if (op.inputs.empty() || row.name.starts_with("quantized")) continue;  // those rows make a weight of their own
-      const DType dtype = op.dtypes.empty() ? row.dtypes.front() : op.dtypes.front();
+      const std::vector<DType> dtypes = dtypes_of(row, op);
+      if (dtypes.empty()) continue;
+      const DType dtype = dtypes.front();
       INFO(describe(row, op, number, dtype));
       Tensors inputs;
       for (std::size_t i = 0; i < op.inputs.size(); ++i) {

@@ -90,7 +90,45 @@ void check_spoilt(const Pair& pair, std::size_t largest_element) {
   if (difference(spoilt.got, spoilt.want, pair.tolerance).empty()) FAIL_CHECK(pair.name << " with an element times 1.1 passes");
 }
 
+/// Kernels that write a leaf's gradient overwrite it in a first pass, and add to it in a second.
+void check_second_pass(Device device) {
+  for_each_case(
+      [device](const Row& row, const Case& op, DType dtype) {
+        if (!row.differentiable || (dtype != DType::f32 && dtype != DType::bf16)) return;
+        Tensors inputs, leaves, once;
+        for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+          inputs.push_back(to(make_input(op.inputs[i], dtype, i), device));
+          if (op.inputs[i].differentiable && is_floating(inputs[i].dtype())) leaves.push_back(inputs[i].set_requires_grad());
+        }
+        for (const bool is_second : {false, true}) {
+          manual_seed(7);
+          Tensors outputs, weights;
+          for (const Tensor& y : op.call({inputs, dtype, device})) {
+            if (!y.requires_grad()) continue;
+            outputs.push_back(y);
+            weights.push_back(to(make_input({y.shape()}, y.dtype(), 10 + outputs.size()), y.device()));
+          }
+          if (outputs.empty()) return;
+          backward(outputs, weights);
+          for (std::size_t i = 0; i < leaves.size(); ++i) {
+            const Tensor& g = leaves[i].grad();
+            if (!is_second) once.push_back(g.defined() ? clone(g) : Tensor());
+            else if (g.defined() && !is_huge(op)) {
+              reference::Array want = read(once[i]);
+              for (double& x : want.values) x *= 2;
+              INFO("gradient " << i);
+              CHECK(difference(g, want, gradient_tolerance(row, g.dtype()) * 2) == "");
+            }
+          }
+        }
+      },
+      device);
+}
+
 }  // namespace
+
+TEST_CASE("A second pass adds the same gradients to those that leaves have") { check_second_pass(cpu); }
+TEST_CASE("A second pass on a GPU adds the same gradients to those that leaves have", "[cuda]") { check_second_pass(cuda()); }
 
 TEST_CASE("Gradients in lower precision agree with f64, and what is spoilt is refused") {
   // Of each output and gradient of a row: the largest magnitude that is expected, over all cases.

@@ -286,6 +286,7 @@ TEST_CASE("Integers wrap, and their powers are whole") {
   CHECK(abs(longs({low, -3})).to_vector<std::int64_t>() == Longs{low, 3});
   CHECK(square(longs({std::int64_t(1) << 32})).to_vector<std::int64_t>() == Longs{0});
   CHECK(pow(longs({0, 2, 1, -1, -1}), longs({-1, -1, -5, -3, -2})).to_vector<std::int64_t>() == Longs{0, 0, 1, -1, 1});
+  CHECK(floor_divide(longs({7, low, -7}), longs({0, -1, 2})).to_vector<std::int64_t>() == Longs{0, low, -4});
 }
 
 TEST_CASE("Random numbers and norms refuse options without a meaning") {
@@ -329,7 +330,7 @@ TEST_CASE("A NaN in any op's output is named in anomaly mode") {
   int named = 0;
   for (const op_cases::Row& row : op_cases::table())
     for (const op_cases::Case& op : row.cases) {
-      const std::vector<DType>& dtypes = op.dtypes.empty() ? row.dtypes : op.dtypes;
+      const std::vector<DType> dtypes = op_cases::dtypes_of(row, op);
       if (std::find(dtypes.begin(), dtypes.end(), DType::f32) == dtypes.end()) continue;
       if (row.name == "quantize" || row.name == "cholesky" || row.name == "multinomial") continue;  // which refuse a NaN
       for (std::size_t poisoned = 0; poisoned < op.inputs.size(); ++poisoned) {

@@ -37,9 +37,9 @@ Tensor make_input(const Input& input, DType dtype, std::size_t position) {
   const auto count = static_cast<std::size_t>(numel(input.shape));
   const std::uint64_t seed = 17 * position + count;
   std::vector<double> values(count);
-  std::vector<std::size_t> order(count);
+  std::vector<std::size_t> order(input.distinct ? count : 0);
   std::iota(order.begin(), order.end(), 0);
-  for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[philox(seed, i, 98).words[0] % i]);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[philox(seed, i, 98).words[0] % i]);
   for (std::size_t i = 0; i < count; ++i) {
     const double u = input.distinct ? (static_cast<double>(order[i]) + 0.5) / static_cast<double>(count) : unit(seed, i);
     double v = input.low + (input.high - input.low) * u;
@@ -109,12 +109,29 @@ std::string describe(const Row& row, const Case& op, std::size_t number, DType d
   return fmt::format("{} #{} {}{}", row.name, number, name(dtype), shapes);
 }
 
+static std::int64_t elements_of(const Case& op) {
+  std::int64_t elements = 0;
+  for (const Input& input : op.inputs) elements = std::max(elements, numel(input.shape));
+  return elements;
+}
+bool is_huge(const Case& op) { return elements_of(op) > huge_case; }
+
+std::vector<DType> dtypes_of(const Row& row, const Case& op, Device device) {
+  if (is_huge(op) && device == cpu) return {};
+  const std::vector<DType>& all = op.dtypes.empty() ? row.dtypes : op.dtypes;
+  if (elements_of(op) <= large_case) return all;
+  std::vector<DType> some;
+  for (const DType dtype : all)
+    if (dtype == DType::f32 || (dtype == DType::bf16 && device != cpu)) some.push_back(dtype);
+  return some.empty() ? std::vector{all.front()} : some;
+}
+
 Tensor sample(const Shape& shape, DType dtype) {
   return from_doubles(std::vector<double>(static_cast<std::size_t>(numel(shape))), shape, dtype);
 }
 
 const char* name(Layout layout) {
-  constexpr const char* names[] = {"contiguous", "offset", "transposed", "stepped", "reversed"};
+  constexpr const char* names[] = {"contiguous", "offset", "apart", "transposed", "stepped", "reversed"};
   return names[static_cast<int>(layout)];
 }
 
@@ -123,6 +140,7 @@ Tensor with_layout(const Tensor& x, Layout layout) {
   constexpr std::int64_t margin = 3;  // not a multiple of a vector's width
   Shape places = x.shape();
   if (layout == Layout::stepped && x.dims() > 0) places[x.dims() - 1] = 2 * places.back() + 1;
+  if (layout == Layout::apart && x.dims() > 0) places[x.dims() - 1] += 5;
   Strides strides = contiguous_strides(places);
   std::int64_t offset = margin;
   if (layout == Layout::transposed) {

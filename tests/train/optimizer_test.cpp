@@ -59,7 +59,7 @@ struct NaiveSgd {
 /// Six steps on f64 parameters of several sizes against loops. The rate is a power of two: exact in f32.
 template <class Naive, class MakeOptimizer>
 void check_against_loops(const Naive& naive, MakeOptimizer make) {
-  const std::vector<std::int64_t> sizes{1, 33, 1025};
+  const std::vector<std::int64_t> sizes{1, 31, 33, 1025, 70000};
   Tensors parameters;
   std::vector<Vector> values;
   std::vector<Naive> references(sizes.size(), naive);
