@@ -86,6 +86,7 @@ void bind_pointwise(nb::module_& m) {
       {"gelu", &gelu},
       {"gelu_tanh", &gelu_tanh},
       {"silu", &silu},
+      {"hardswish", &hardswish},
       {"log1p", &log1p},
       {"expm1", &expm1},
       {"floor", &floor},

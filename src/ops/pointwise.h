@@ -123,6 +123,8 @@ Tensor gelu(const Tensor& x);
 Tensor gelu_tanh(const Tensor& x);
 /// SiLU (swish), x sigmoid(x).
 Tensor silu(const Tensor& x);
+/// x relu6(x + 3) / 6, close to silu, without an exponential. Howard et al., "MobileNetV3", 2019.
+Tensor hardswish(const Tensor& x);
 /// silu(gate) * x, the activation of SwiGLU (Shazeer, 2020), with one kernel each way on a GPU; gate and x of one floating dtype and shape.
 Tensor fused_swiglu(const Tensor& gate, const Tensor& x);
 /// log(1 + exp(beta x)) / beta, a smooth relu; computed without overflow where beta x is large. Throws Error unless beta > 0. Dugas et al.,

@@ -130,6 +130,10 @@ Tensor silu(T x) {
     return g * (s * (1 + x_ * (1 - s)));
   });
 }
+Tensor hardswish(T x) {
+  return unary({"hardswish"}, functors::Hardswish{}, x, Keep::input,
+               [](T g, T x_) { return g * where(le(x_, -3), 0, where(ge(x_, 3), 1, x_ * (1.0 / 3) + 0.5)); });
+}
 Tensor softplus(T x, double beta) {
   if (!(beta > 0) || !std::isfinite(beta)) fail("softplus", fmt::format("expected a finite beta > 0 but got {}", beta));
   return unary({"softplus"}, functors::Softplus{beta}, x, Keep::input, [beta](T g, T x_) { return g * sigmoid(x_ * beta); });

@@ -81,6 +81,7 @@ void add_unary(Rows& rows) {
   rows.push_back(unary("erf", static_cast<Tensor (*)(const Tensor&)>(erf), [](double x) { return std::erf(x); }));
   rows.push_back(unary("sigmoid", sigmoid, sigmoid_of, {-9, 9}));
   rows.push_back(unary("silu", silu, [](double x) { return x * sigmoid_of(x); }, {-9, 9}));
+  rows.push_back(unary("hardswish", hardswish, [](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); }, {-5, 5, {-3, 3}}));
   rows.push_back(unary("softplus", [](const Tensor& x) { return softplus(x); }, [](double x) { return softplus_of(x, 1); }, {-40, 40}));
   for (const double beta : {0.5, 3.0}) {
     const Row other = unary("softplus", [=](const Tensor& x) { return softplus(x, beta); }, [=](double x) { return softplus_of(x, beta); });

@@ -140,6 +140,12 @@ struct Silu {
     return s * (T(1) + x * (T(1) - s));
   }
 };
+/// x min(max(x / 6 + 1 / 2, 0), 1). The derivative at -3 and 3 is that of outside, 0 and 1.
+struct Hardswish {
+  static constexpr bool integral = false, transcendental = false;
+  template <class T> TERN_HOST_DEVICE T operator()(T x) const { return x <= T(-3) ? T(0) : x >= T(3) ? x : x * (x * T(1.0 / 6) + T(0.5)); }
+  template <class T> TERN_HOST_DEVICE T grad(T x, T) const { return x <= T(-3) ? T(0) : x >= T(3) ? T(1) : x * T(1.0 / 3) + T(0.5); }
+};
 /// log(1 + exp(beta x)) / beta, split at 0 so that neither branch overflows or loses a small result to rounding.
 struct Softplus {
   static constexpr bool integral = false, transcendental = true;

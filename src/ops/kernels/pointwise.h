@@ -8,10 +8,11 @@ namespace tern::kernels {
 
 /// Unary, binary and comparison functions, each with its parameters, if it has any. A functor that is missing from a list does not convert
 /// to it, so an op that forgets its entry here does not compile.
-using Unary = std::variant<functors::Neg, functors::Abs, functors::Sign, functors::Exp, functors::Log, functors::Sqrt, functors::Rsqrt,
-                           functors::Reciprocal, functors::Square, functors::Sin, functors::Cos, functors::Tanh, functors::Erf,
-                           functors::Sigmoid, functors::Relu, functors::Gelu, functors::GeluTanh, functors::Silu, functors::Softplus,
-                           functors::Clamp, functors::Floor, functors::Ceil, functors::Round, functors::Log1p, functors::Expm1>;
+using Unary =
+    std::variant<functors::Neg, functors::Abs, functors::Sign, functors::Exp, functors::Log, functors::Sqrt, functors::Rsqrt,
+                 functors::Reciprocal, functors::Square, functors::Sin, functors::Cos, functors::Tanh, functors::Erf, functors::Sigmoid,
+                 functors::Relu, functors::Gelu, functors::GeluTanh, functors::Silu, functors::Hardswish, functors::Softplus,
+                 functors::Clamp, functors::Floor, functors::Ceil, functors::Round, functors::Log1p, functors::Expm1>;
 using Binary = std::variant<functors::Add, functors::Sub, functors::Mul, functors::Div, functors::Pow, functors::Minimum, functors::Maximum,
                             functors::Remainder, functors::FloorDivide, functors::Atan2, functors::Bits>;
 using Compare = std::variant<functors::Eq, functors::Ne, functors::Lt, functors::Le, functors::Gt, functors::Ge>;

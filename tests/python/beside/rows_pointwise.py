@@ -55,6 +55,11 @@ def smooth(d, name):
     return Case([d.tensor()], getattr(tern, name), SMOOTH[name], formula=STEPS.get(name), composed=name == "tan")
 
 
+@row("hardswish")
+def hardswish(d, name):
+    return Case([d.tensor()], tern.hardswish, F.hardswish, kink=True)
+
+
 @row("isnan", "isinf", "isfinite", dtypes=EVERY)
 def classes(d, name):
     return Case([d.tensor()], getattr(tern, name), getattr(torch, name), exact=True)
