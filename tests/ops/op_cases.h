@@ -101,8 +101,9 @@ struct Row {
   double gradient_roundings = 5;
   bool differentiable = true;
   bool twice = true;
-  bool on_cuda_bitwise = false;  ///< floats, too, are the same on both devices
-  std::string shown_name = {};   ///< in messages, where it is not the function's name
+  bool on_cuda_bitwise = false;       ///< floats, too, are the same on both devices
+  bool on_cuda_in_any_order = false;  ///< on a GPU the op adds in no fixed order: two calls differ in their last bits
+  std::string shown_name = {};        ///< in messages, where it is not the function's name
 };
 
 /// Note [Large cases]: how an op divides its work shows in sizes that would take too long in each dtype. Cases of more than large elements

@@ -66,6 +66,7 @@ void add_gathers(Rows& rows) {
 
   row = {"scatter_add", {}};
   row.dtypes = numbers;
+  row.on_cuda_in_any_order = true;
   row.slack = 8;
   for (const Pick& p : picks)
     row.cases.push_back({{value(p.x), index(p.index, p.x[p.dim < 0 ? p.dim + p.x.size() : p.dim]), value(p.index)},

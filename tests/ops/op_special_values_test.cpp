@@ -25,14 +25,14 @@ std::string unlike(const Tensor& got, const Doubles& want, double tolerance = 0)
   return difference(read(got), reference::Array{got.shape(), got.dtype(), want}, {tolerance, 0});
 }
 
-/// Rows of which all but the first three elements are 0.5; one is -inf throughout.
+/// Rows of which all but the first three elements are 1, so that no part of a product underflows; one is -inf throughout.
 void check_reductions(Device device) {
   constexpr std::int64_t length = 300;
   const Doubles begins[] = {{NAN, 1, 2},        {INFINITY, 1, 2}, {-INFINITY, -INFINITY, -INFINITY}, {INFINITY, -INFINITY, 0},
                             {1, NAN, INFINITY}, {-INFINITY, 3, 1}};
   Doubles values, sums, products, maxima, minima, logarithms, largest, smallest;
   for (const Doubles& begin : begins) {
-    Doubles row(length, std::isinf(begin[2]) ? begin[2] : 0.5);
+    Doubles row(length, std::isinf(begin[2]) ? begin[2] : 1);
     std::copy(begin.begin(), begin.end(), row.begin());
     values.insert(values.end(), row.begin(), row.end());
     const auto first_nan = std::find_if(row.begin(), row.end(), [](double x) { return std::isnan(x); });
