@@ -74,6 +74,7 @@ void bind_indices(nb::module_& m) {
   m.def(
       "sort", [](const Tensor& x, int dim, bool descending) { return pair_of(sort(x, dim, descending)); }, "x"_a, "dim"_a = -1,
       "descending"_a = false, Released());
+  m.def("searchsorted", &searchsorted, "sorted"_a, "x"_a, "right"_a = false, Released());
   m.def("topk", [](const Tensor& x, std::int64_t k, int dim) { return pair_of(topk(x, k, dim)); }, "x"_a, "k"_a, "dim"_a = -1, Released());
 }
 

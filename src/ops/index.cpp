@@ -310,6 +310,35 @@ Tensor one_hot(const Tensor& indices_, std::int64_t classes, DType dtype) {
   return cast(eq(unsqueeze(indices, -1), arange(classes, DType::i64, indices.device())), dtype);
 }
 
+namespace {
+
+struct SearchSorted {
+  static constexpr Op op{"searchsorted"};
+  bool right;
+
+  Result<Tensor> forward(const Tensor& rows, const Tensor& x) const {
+    if (rows.dtype() != x.dtype() || x.dtype() == DType::boolean)
+      fail(op.name, fmt::format("expected operands of one numeric dtype but got {} and {}", name(rows.dtype()), name(x.dtype())));
+    Shape of_rows = rows.shape(), of_x = x.shape();
+    if (rows.dims() > 1 && x.dims() == rows.dims()) of_rows.back() = of_x.back() = 0;
+    if (rows.dims() < 1 || (rows.dims() > 1 && of_rows != of_x))
+      fail(op.name,
+           fmt::format("expected rows (N), or (..., N) and x (..., M), but got {} and {}", to_string(rows.shape()), to_string(x.shape())));
+    const Tensor places = empty(x.shape(), DType::i64, x.device());
+    if (x.numel() == 0) return {places};
+    const std::int64_t columns = rows.dims() > 1 ? x.size(-1) : x.numel();
+    const auto matrix = [](const Tensor& t, std::int64_t width) { return reshape(t, {width > 0 ? t.numel() / width : 1, width}); };
+    const Tensor in = contiguous(matrix(rows.detach(), rows.size(-1))), of = contiguous(matrix(x.detach(), columns)),
+                 to = matrix(places, columns);
+    on(x.device(), [&](auto dev) { kernels::searchsorted(dev, in.view(), of.view(), to.view(), right); });
+    return {places};
+  }
+};
+
+}  // namespace
+
+Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool right) { return call(SearchSorted{right}, sorted, x); }
+
 static Sorted sorted(const Sort& f, const Tensor& x) {
   const Tensors y = call(f, x);
   return {y[0], y[1]};

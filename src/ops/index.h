@@ -48,6 +48,10 @@ Sorted sort(const Tensor& x, int dim = -1, bool descending = false);
 /// The k largest elements along a dimension in descending order: the first k of a descending sort, equal ones and NaN included. Up to 64
 /// elements, of a dtype of at most 32 bits, are selected in one pass. Throws Error if the dimension is shorter than k.
 Sorted topk(const Tensor& x, std::int64_t k, int dim = -1);
+/// Places, i64, at which the elements of x would be inserted into ascending rows so that these stay sorted: before equal elements, or
+/// with `right` behind them. `sorted` is (N), for x of any shape, or (..., N) for x (..., M); of x's numeric dtype; NaN counts as largest,
+/// as in sort. An unsorted row gives places without meaning. Throws Error if shapes or dtypes do not fit.
+Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool right = false);
 
 /// Elements start, start + step, ... before stop of a dimension; without a bound, from the first or to the last. As in slice(), bounds are
 /// clamped, negative ones count from the end, and step >= 1. Slice() is the whole dimension, ":" in Python.

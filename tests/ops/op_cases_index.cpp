@@ -365,6 +365,38 @@ void add_orders(Rows& rows) {
   row.mistakes = {{[] { sort(sample({3}), 1); }, {"1"}}, {[] { sort(sample({3}, DType::boolean)); }, {"bool"}}};
   rows.push_back(row);
 
+  row = {"searchsorted", {}};
+  row.dtypes = numbers;
+  row.differentiable = false;
+  for (const auto& [rows_of, x_of] : std::vector<std::pair<Shape, Shape>>{{{0}, {3}},
+                                                                          {{1}, {}},
+                                                                          {{31}, {33}},
+                                                                          {{1025}, {2, 3}},
+                                                                          {{4}, {0}},
+                                                                          {{3, 31}, {3, 5}},
+                                                                          {{2, 1, 33}, {2, 1, 1025}},
+                                                                          {{2, 0}, {2, 3}},
+                                                                          {{300}, {90, 250}}})
+    for (const bool right : {false, true})
+      row.cases.push_back({{whole(rows_of), whole(x_of)},
+                           [right](In in) -> Tensors { return {searchsorted(sort(in[0]).values, in[1], right)}; },
+                           [right](Ref in) {
+                             const Array from = sorted(in[0], -1, false, in[0].size(-1))[0];
+                             return one(make(in[1].shape, DType::i64, [&](const Shape& i) {
+                               double before = 0;
+                               Shape at = from.shape.size() > 1 ? i : Shape{0};
+                               for (at.back() = 0; at.back() < from.size(-1); ++at.back())
+                                 before += right ? from(at) <= in[1](i) : from(at) < in[1](i);
+                               return before;
+                             }));
+                           }});
+  row.mistakes = {{[] { searchsorted(sample({3}), sample({3}, DType::f64)); }, {"f32", "f64"}},
+                  {[] { searchsorted(sample({3}, DType::boolean), sample({3}, DType::boolean)); }, {"numeric", "bool"}},
+                  {[] { searchsorted(sample({}), sample({3})); }, {"()", "(3,)"}},
+                  {[] { searchsorted(sample({2, 3}), sample({3})); }, {"(2, 3)", "(3,)"}},
+                  {[] { searchsorted(sample({2, 3}), sample({3, 3})); }, {"(2, 3)", "(3, 3)"}}};
+  rows.push_back(row);
+
   row = {"topk", {}};
   row.dtypes = numbers;
   row.on_cuda_bitwise = true;

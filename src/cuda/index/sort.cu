@@ -20,6 +20,8 @@
 // The k largest of each row, for small k: one block per row. Each thread keeps the largest of its own elements; k times the block finds the
 // largest of those, and the warp of the thread that it came from finds that thread's next one together. The row is read once, and a
 // thread's part of it again for each element that is taken.
+//
+// Places in a sorted row: a thread for each element halves the row.
 namespace tern::gpu {
 
 template <class Key>
@@ -213,6 +215,14 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
+/// One thread for each element of x.
+template <class T>
+__global__ void __launch_bounds__(block_size) search_rows(const T* sorted, const T* x, std::int64_t* places, std::int64_t length,
+                                                          std::int64_t columns, std::int64_t count, bool right) {
+  const std::int64_t i = blockIdx.x * std::int64_t(block_size) + threadIdx.x;
+  if (i < count) places[i] = place_in(sorted + i / columns * length, length, x[i], right);
+}
+
 }  // namespace
 
 void sort(Cuda, const View& x, const View& values, const View& indices, bool descending) {
@@ -255,6 +265,14 @@ void permutation(Cuda, const View& y, PhiloxState state) {
   launch(random_keys, blocks_for(count), block_size, 0, y.stream, state, static_cast<std::uint32_t>(count), pairs.keys, pairs.positions);
   sort_pairs(pairs.keys, pairs.sorted_keys, pairs.positions, pairs.sorted, count, 64, y.stream);
   launch(widen_positions, blocks_for(count), block_size, 0, y.stream, pairs.sorted, count, y.as<std::int64_t>(), y.strides[0]);
+}
+
+void searchsorted(Cuda, const View& sorted, const View& x, const View& places, bool right) {
+  if (x.numel() == 0) return;
+  dispatch_numbers(x.dtype, "searchsorted", [&]<class T>() {
+    launch(search_rows<T>, blocks_for(x.numel()), block_size, 0, x.stream, sorted.as<const T>(), x.as<const T>(), places.as<std::int64_t>(),
+           sorted.shape[1], x.shape[1], x.numel(), right);
+  });
 }
 
 void topk(Cuda, const View& x, const View& values, const View& indices) {

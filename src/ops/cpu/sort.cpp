@@ -78,6 +78,17 @@ void sort(Cpu, const View& x, const View& values, const View& indices, bool desc
   });
 }
 
+void searchsorted(Cpu, const View& sorted, const View& x, const View& places, bool right) {
+  const std::int64_t length = sorted.shape[1], columns = x.shape[1];
+  dispatch_numbers(x.dtype, "searchsorted", [&]<class S>() {
+    parallel_units(
+        x.numel(), std::bit_width(static_cast<std::uint64_t>(length)), function_grain, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i)
+            places.as<std::int64_t>()[i] = place_in(sorted.as<const S>() + i / columns * length, length, x.as<const S>()[i], right);
+        });
+  });
+}
+
 void topk(Cpu, const View& x, const View& values, const View& indices) {
   if (values.numel() == 0) return;
   Shape shape = x.shape;

@@ -44,4 +44,24 @@ inline constexpr std::int64_t topk_limit = 64;
 void topk(Cpu, const View& x, const View& values, const View& indices);
 void topk(Cuda, const View& x, const View& values, const View& indices);
 
+/// places (R, M), i64: how many elements of an ascending row (N) of `sorted` (R, N) are before x (R, M): those that are smaller, or with
+/// `right` those that are not larger. Numeric dtypes; NaN counts as largest. Everything contiguous.
+void searchsorted(Cpu, const View& sorted, const View& x, const View& places, bool right);
+void searchsorted(Cuda, const View& sorted, const View& x, const View& places, bool right);
+/// The number of elements of an ascending row that are before x, by halving.
+template <class T>
+TERN_HOST_DEVICE std::int64_t place_in(const T* row, std::int64_t count, T x, bool right) {
+  using C = compute_t<T>;
+  const auto is_less = [](T a, T b) { return C(b) != C(b) ? C(a) == C(a) : C(a) < C(b); };
+  std::int64_t first = 0;
+  while (count > 0) {
+    const std::int64_t half = count / 2;
+    const T middle = row[first + half];
+    const bool is_before = right ? !is_less(x, middle) : is_less(middle, x);
+    first = is_before ? first + half + 1 : first;
+    count = is_before ? count - half - 1 : half;
+  }
+  return first;
+}
+
 }  // namespace tern::kernels

@@ -143,6 +143,20 @@ def topk(d, name):
     return Case([x], lambda x: tern.topk(x, k, dim), theirs, f" {k} {dim}", exact=True)
 
 
+@row("searchsorted", dtypes=NUMBERS)
+def searchsorted(d, name):
+    right = d.flag()
+    rows, x = d.tensor(d.shape(1)), d.tensor()
+
+    def theirs(rows, x):
+        rows = torch.sort(rows.flatten()).values
+        a, b = (x[..., None], rows) if right else (rows, x[..., None])
+        is_less = torch.where(b.isnan(), ~a.isnan(), a < b)  # torch.searchsorted does not order NaN
+        return (~is_less if right else is_less).sum(-1)
+
+    return Case([rows, x], lambda rows, x: tern.searchsorted(tern.sort(rows.flatten())[0], x, right), theirs, f" {right}", exact=True)
+
+
 @row("unique", dtypes=EVERY)
 def unique(d, name):
     x = d.tensor(kind=d.choose("small", None))
