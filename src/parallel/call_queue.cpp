@@ -79,7 +79,7 @@ struct CallQueue::State {
 
   /// Completes a call that will not run, with the error.
   void refuse(Call& call) {
-    if (message.empty()) message = fmt::format("[dist] {} on {} failed: {}", call.op, where, fault);
+    if (message.empty()) message = fmt::format("[parallel] {} on {} failed: {}", call.op, where, fault);
     complete(call, std::make_exception_ptr(Error(message)));
   }
 

@@ -33,7 +33,7 @@ class CallQueue {
   /// The reason of the first abort; "" if there was none.
   std::string fault() const;
   /// Starts no further call, and gives the running one `patience` to end. Then all waits, and later posts, throw Error with the message
-  /// "[dist] OP on WHERE failed: REASON", where OP is the first call that failed.
+  /// "[parallel] OP on WHERE failed: REASON", where OP is the first call that failed.
   void fail(const std::string& reason, std::chrono::milliseconds patience);
   /// Waits until all calls have ended or fail() was called.
   void finish();

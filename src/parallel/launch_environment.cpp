@@ -17,7 +17,7 @@ constexpr std::uint16_t default_port = 29'500;  // torchrun's
 int number(const std::string& name, const std::string& text, int least, int most) {
   const std::optional<int> value = backend::parse_number<int>(text);
   if (!value || *value < least || *value > most)
-    fail("dist", fmt::format("{}: expected a number from {} to {} but got \"{}\"", name, least, most, text));
+    fail("parallel", fmt::format("{}: expected a number from {} to {} but got \"{}\"", name, least, most, text));
   return *value;
 }
 
@@ -38,7 +38,7 @@ std::string first_host(const std::string& hosts) {
   const std::size_t number_end = hosts.find_first_of("-,]", end);
   const std::size_t bracket = hosts.find(']', end), rest = std::min(hosts.find(',', bracket), hosts.size());
   if (number_end == std::string::npos || bracket == std::string::npos)
-    fail("dist", fmt::format("SLURM_STEP_NODELIST: expected a list of hosts but got \"{}\"", hosts));
+    fail("parallel", fmt::format("SLURM_STEP_NODELIST: expected a list of hosts but got \"{}\"", hosts));
   return hosts.substr(0, end) + hosts.substr(end + 1, number_end - end - 1) + hosts.substr(bracket + 1, rest - bracket - 1);
 }
 
@@ -50,8 +50,8 @@ std::optional<LaunchEnvironment> launch_environment(const Variables& variables) 
     if (!rank && !size) continue;
     if (is_slurm && (!rank || !variables("SLURM_STEP_NODELIST"))) continue;
     if (!rank || !size)
-      fail("dist", fmt::format("expected both {} and {} in the environment, or none, but {} is missing", names.rank, names.size,
-                               rank ? names.size : names.rank));
+      fail("parallel", fmt::format("expected both {} and {} in the environment, or none, but {} is missing", names.rank, names.size,
+                                   rank ? names.size : names.rank));
     LaunchEnvironment result;
     result.size = number(names.size, *size, 1, max_ranks);
     result.rank = number(names.rank, *rank, 0, result.size - 1);

@@ -117,18 +117,19 @@ std::unique_ptr<ProcessGroup> make_process_group(const LaunchEnvironment& enviro
   store = std::make_shared<PrefixStore>(name + "/", std::move(store));
   if (device.type == DeviceType::cuda) {
     if (device.index >= cuda_device_count())
-      fail("dist", fmt::format("expected {} for rank {} but this process sees {} GPUs: start as many processes on a machine as it has",
-                               to_string(device), environment.rank, cuda_device_count()));
+      fail("parallel", fmt::format("expected {} for rank {} but this process sees {} GPUs: start as many processes on a machine as it has",
+                                   to_string(device), environment.rank, cuda_device_count()));
 #ifdef TERN_NCCL
     return make_nccl_group(environment, std::move(store), device, options);
 #else
-    fail("dist", "this build has no NCCL, which processes on GPUs talk through: install it beside the CUDA toolkit and configure again");
+    fail("parallel",
+         "this build has no NCCL, which processes on GPUs talk through: install it beside the CUDA toolkit and configure again");
 #endif
   }
 #ifdef TERN_GLOO
   return make_gloo_group(environment, std::move(store), options);
 #else
-  fail("dist", "this build has no Gloo, which processes on CPUs talk through: install libgloo-dev and configure again");
+  fail("parallel", "this build has no Gloo, which processes on CPUs talk through: install libgloo-dev and configure again");
 #endif
 }
 

@@ -36,9 +36,10 @@ Socket connect(int rank, const std::string& where, Deadline deadline) {
   const std::size_t space = where.find(' ');
   const auto port = space == std::string::npos ? std::nullopt : backend::parse_number<std::uint16_t>(where.substr(space + 1));
   if (!port)
-    fail("dist", fmt::format("rank {}: expected its address and port in the store, as \"127.0.0.1 12345\", but got \"{}\": does another "
-                             "program write to the store?",
-                             rank, shown(where)));
+    fail("parallel",
+         fmt::format("rank {}: expected its address and port in the store, as \"127.0.0.1 12345\", but got \"{}\": does another "
+                     "program write to the store?",
+                     rank, shown(where)));
   return Socket::connect(shown(where.substr(0, space)), *port, fmt::format("rank {}", rank), deadline);
 }
 
@@ -63,7 +64,7 @@ Ring::Ring(const LaunchEnvironment& environment, Store& store, std::chrono::mill
     if (count > 0)
       for (Socket& socket : lobby.admit(entries)) previous_.socket = std::move(socket);
     if (!previous_.socket.is_open() && has_passed(deadline))
-      fail("dist",
+      fail("parallel",
            fmt::format("rank {} of {} did not come within {:g} s", previous_.rank, size, std::chrono::duration<double>(timeout).count()));
   }
 }

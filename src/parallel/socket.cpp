@@ -32,8 +32,8 @@ Addresses resolve(const std::string& host, std::uint16_t port, bool listens, con
   hints.ai_flags = AI_NUMERICSERV | (listens ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
   if (const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); code != 0)
-    tern::fail("dist", fmt::format("{}{}expected the name or address of a machine but got \"{}\": {}", who, who.empty() ? "" : ": ", host,
-                                   ::gai_strerror(code)));
+    tern::fail("parallel", fmt::format("{}{}expected the name or address of a machine but got \"{}\": {}", who, who.empty() ? "" : ": ",
+                                       host, ::gai_strerror(code)));
   return {found, ::freeaddrinfo};
 }
 
@@ -63,7 +63,7 @@ int poll_timeout(Deadline deadline) {
   return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
 }
 
-void Socket::fail(const std::string& what) const { tern::fail("dist", fmt::format("{}: {}", peer_, what)); }
+void Socket::fail(const std::string& what) const { tern::fail("parallel", fmt::format("{}: {}", peer_, what)); }
 
 Socket Socket::listen(const std::string& host, std::uint16_t port) {
   const Addresses addresses = resolve(host, port, true);
@@ -78,8 +78,8 @@ Socket Socket::listen(const std::string& host, std::uint16_t port) {
       return socket;
     error = errno;
   }
-  tern::fail("dist", fmt::format("{} cannot be listened on: {}; is the port in use, and is it this machine's address?", text_of(host, port),
-                                 std::strerror(error)));
+  tern::fail("parallel", fmt::format("{} cannot be listened on: {}; is the port in use, and is it this machine's address?",
+                                     text_of(host, port), std::strerror(error)));
 }
 
 Socket Socket::connect(const std::string& host, std::uint16_t port, const std::string& who, Deadline deadline) {
@@ -106,7 +106,7 @@ Socket Socket::connect(const std::string& host, std::uint16_t port, const std::s
       reason = std::strerror(error);
     }
     if (has_passed(deadline - pause))
-      tern::fail("dist", fmt::format("{} does not answer ({}): does the process of {} run there?", text_of(host, port), reason, who));
+      tern::fail("parallel", fmt::format("{} does not answer ({}): does the process of {} run there?", text_of(host, port), reason, who));
     std::this_thread::sleep_for(pause);
   }
 }
@@ -194,7 +194,7 @@ std::string address_towards(const std::string& host) {
     if (::connect(fd, address->ai_addr, address->ai_addrlen) == 0)
       return socket.address();  // a datagram socket: connect only chooses a route
   }
-  tern::fail("dist", fmt::format("there is no route to {}", host));
+  tern::fail("parallel", fmt::format("there is no route to {}", host));
 }
 
 }  // namespace tern::parallel

@@ -33,8 +33,8 @@ namespace {
 constexpr std::size_t max_key = 4096, max_value = std::size_t{1} << 20, max_bytes = std::size_t{64} << 20;
 
 [[noreturn]] void fail_wait(const std::string& key, std::chrono::milliseconds timeout) {
-  fail("dist", fmt::format("no process has set \"{}\" within {:g} s: have all ranks been started, and do they all still run?", key,
-                           static_cast<double>(timeout.count()) / 1e3));
+  fail("parallel", fmt::format("no process has set \"{}\" within {:g} s: have all ranks been started, and do they all still run?", key,
+                               static_cast<double>(timeout.count()) / 1e3));
 }
 
 /// The name of the file of a key.
@@ -50,13 +50,13 @@ std::string escaped(const std::string& key) {
 FileStore::FileStore(std::string directory) : directory_(std::move(directory)) {
   std::error_code error;
   fs::create_directories(directory_, error);
-  if (error) fail("dist", fmt::format("{} cannot be made: {}", directory_, error.message()));
+  if (error) fail("parallel", fmt::format("{} cannot be made: {}", directory_, error.message()));
 }
 
 void FileStore::set(const std::string& key, const std::string& value) {
   const fs::path path = fs::path(directory_) / escaped(key);
   if (const std::error_code error = backend::replace_file(path, value))
-    fail("dist", fmt::format("{} cannot be written: {}", path.string(), error.message()));
+    fail("parallel", fmt::format("{} cannot be written: {}", path.string(), error.message()));
 }
 
 std::string FileStore::get(const std::string& key, Milliseconds timeout) {
@@ -91,7 +91,7 @@ std::uint32_t number_of(std::string_view four_bytes) {
 std::string encoded(const std::string& text) { return four_bytes(static_cast<std::uint32_t>(text.size())) + text; }
 
 [[noreturn]] void fail_long(std::size_t most, std::size_t size) {
-  fail("dist", fmt::format("expected a store's text of at most {} bytes but got one of {}", most, size));
+  fail("parallel", fmt::format("expected a store's text of at most {} bytes but got one of {}", most, size));
 }
 
 struct Request {
@@ -104,7 +104,7 @@ std::optional<Request> parse(std::string_view bytes) {
   Request request;
   if (bytes.empty()) return {};
   request.is_set = bytes[0] == 's';
-  if (!request.is_set && bytes[0] != 'g') fail("dist", "expected a request to a store");
+  if (!request.is_set && bytes[0] != 'g') fail("parallel", "expected a request to a store");
   bytes.remove_prefix(1);
   const auto take = [&](std::string& text, std::size_t most) {
     if (bytes.size() < sizeof(std::uint32_t)) return false;
@@ -116,7 +116,7 @@ std::optional<Request> parse(std::string_view bytes) {
     return true;
   };
   if (!take(request.key, max_key) || (request.is_set && !take(request.value, max_value))) return {};
-  if (!bytes.empty()) fail("dist", "expected one request at a time");
+  if (!bytes.empty()) fail("parallel", "expected one request at a time");
   return request;
 }
 
@@ -255,7 +255,7 @@ class TcpStore::Client {
     const Deadline deadline = deadline_in(timeout);
     socket_.send(introduction, deadline);
     if (socket_.receive(sizeof introduction - 1, deadline) != introduction)
-      fail("dist", fmt::format("{}: expected the store of a tern of this version but got another program", socket_.peer()));
+      fail("parallel", fmt::format("{}: expected the store of a tern of this version but got another program", socket_.peer()));
   }
 
   void set(const std::string& key, const std::string& value) {
@@ -285,10 +285,10 @@ class TcpStore::Client {
   std::string receive_answer(const std::string& key, Deadline deadline) {
     const std::uint32_t size = number_of(socket_.receive(sizeof size, deadline));
     if (size == is_full)
-      fail("dist", fmt::format("the store at {} holds its {} MiB: does another program write to it?", socket_.peer(), max_bytes >> 20));
+      fail("parallel", fmt::format("the store at {} holds its {} MiB: does another program write to it?", socket_.peer(), max_bytes >> 20));
     if (size == is_set_already)
-      fail("dist", fmt::format("the store at {} has another value of \"{}\": does another run, or another program, use its port?",
-                               socket_.peer(), key));
+      fail("parallel", fmt::format("the store at {} has another value of \"{}\": does another run, or another program, use its port?",
+                                   socket_.peer(), key));
     if (size > max_value) fail_long(max_value, size);
     return socket_.receive(size, deadline);
   }

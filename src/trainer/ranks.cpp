@@ -21,8 +21,8 @@ namespace tern::train {
 
 bool is_failure_of_other_rank(const Error& error) {
   const std::string_view text = error.what();
-  return text.starts_with("[dist] ") && (text.find(" failed: ") != text.npos || text.find(" found no way to ") != text.npos ||
-                                         text.find(" has set ") != text.npos || text.find(" did not come ") != text.npos);
+  return text.starts_with("[parallel] ") && (text.find(" failed: ") != text.npos || text.find(" found no way to ") != text.npos ||
+                                             text.find(" has set ") != text.npos || text.find(" did not come ") != text.npos);
 }
 
 RankPart part_of(std::int64_t rows, std::int64_t multiple, int rank, int size) {

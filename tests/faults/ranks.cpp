@@ -197,13 +197,13 @@ class Campaign {
       // Before it waits for the others a process takes the launcher's request to end as any program does; while it waits it says so.
       const bool met = lines > 0 && last.find(" while it waited for the other processes") == std::string::npos;
       has_met = has_met && met;
-      if (lines > 1 || (met && last.find("[dist] ") == std::string::npos))
+      if (lines > 1 || (met && last.find("[parallel] ") == std::string::npos))
         fault(fmt::format("rank {} says {} lines: {}", rank, lines, last));
     }
     if (!has_met) {
       ++tally.in_startup;
       const auto says = [&](const char* text) { return said.find(text) != std::string::npos; };
-      if (says("[dist] ") && !says(" connecting on rank ") && !says(" no process has set ") && !says(" did not come within "))
+      if (says("[parallel] ") && !says(" connecting on rank ") && !says(" no process has set ") && !says(" did not come within "))
         fault("a rank says nothing though the others had met it");
     }
   }

@@ -62,9 +62,10 @@ TEST_CASE("Each launcher's variables are understood") {
 }
 
 TEST_CASE("Variables that are missing or wrong are errors that name them") {
-  CHECK(message_from({{"RANK", "1"}}) == "[dist] expected both RANK and WORLD_SIZE in the environment, or none, but WORLD_SIZE is missing");
+  CHECK(message_from({{"RANK", "1"}}) ==
+        "[parallel] expected both RANK and WORLD_SIZE in the environment, or none, but WORLD_SIZE is missing");
   CHECK(message_from({{"WORLD_SIZE", "1"}}).find("RANK is missing") != std::string::npos);
-  CHECK(message_from({{"RANK", "2"}, {"WORLD_SIZE", "2"}}) == "[dist] RANK: expected a number from 0 to 1 but got \"2\"");
+  CHECK(message_from({{"RANK", "2"}, {"WORLD_SIZE", "2"}}) == "[parallel] RANK: expected a number from 0 to 1 but got \"2\"");
   CHECK(message_from({{"RANK", "0"}, {"WORLD_SIZE", "0"}}).find("WORLD_SIZE: expected a number from 1") != std::string::npos);
   CHECK(message_from({{"RANK", "0x"}, {"WORLD_SIZE", "2"}}).find("\"0x\"") != std::string::npos);
   CHECK(message_from({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}).find("MASTER_PORT: ") != std::string::npos);

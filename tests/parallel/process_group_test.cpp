@@ -182,7 +182,7 @@ TEST_CASE("A rank that is gone makes the others' collectives errors, and no hang
                                 {.timeout = std::chrono::seconds(5)});
   CHECK(errors[1].empty());
   for (std::size_t i : {0, 2}) {
-    CHECK(errors[i].find("[dist] all_reduce on rank " + std::to_string(i) + " of 3 failed: ") == 0);
+    CHECK(errors[i].find("[parallel] all_reduce on rank " + std::to_string(i) + " of 3 failed: ") == 0);
     CHECK(errors[i].find('\n') == std::string::npos);
   }
 }
@@ -194,7 +194,8 @@ TEST_CASE("A rank that leaves by an exception is named to the others") {
     for (;;) rank.group->all_reduce(zeros({1000})).wait();
   });
   CHECK(errors[1] == "out of luck");
-  for (std::size_t i : {0, 2}) CHECK(errors[i] == "[dist] all_reduce on rank " + std::to_string(i) + " of 3 failed: rank 1 has given up");
+  for (std::size_t i : {0, 2})
+    CHECK(errors[i] == "[parallel] all_reduce on rank " + std::to_string(i) + " of 3 failed: rank 1 has given up");
 }
 
 TEST_CASE("A rank that dies within a message ends the others' wait for it at once, and not at the timeout") {
@@ -229,7 +230,7 @@ TEST_CASE("A rank that dies within a message ends the others' wait for it at onc
     std::thread killer;
     if (root == 1) killer = std::thread(kill_when_some_is_here);
     const auto start = std::chrono::steady_clock::now();
-    CHECK(message_of([&] { send(*group); }) == "[dist] broadcast on rank 0 of 2 failed: rank 1 has ended");
+    CHECK(message_of([&] { send(*group); }) == "[parallel] broadcast on rank 0 of 2 failed: rank 1 has ended");
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(8));
     if (root == 1) killer.join();
     ::waitpid(other, nullptr, 0);
@@ -251,8 +252,8 @@ TEST_CASE("A rank that is late is an error on the others after the timeout, and 
                                 },
                                 {.timeout = std::chrono::milliseconds(1500)});
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
-  CHECK(errors[0].find("[dist] barrier on rank 0 of 2 failed: ") == 0);
-  CHECK(errors[1].find("[dist] barrier on rank 1 of 2 failed: ") == 0);
+  CHECK(errors[0].find("[parallel] barrier on rank 0 of 2 failed: ") == 0);
+  CHECK(errors[1].find("[parallel] barrier on rank 1 of 2 failed: ") == 0);
 }
 
 TEST_CASE("After a failure every later collective says the same") {

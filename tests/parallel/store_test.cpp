@@ -50,7 +50,7 @@ void check_store(const std::function<std::unique_ptr<Store>(int)>& client) {
   clients[2]->set("large", std::string(200'000, 'x'));
   CHECK(clients[3]->get("large", 1s) == std::string(200'000, 'x'));
   CHECK(message_of([&] { clients[0]->get("nobody", 50ms); }) ==
-        "[dist] no process has set \"nobody\" within 0.05 s: have all ranks been started, and do they all still run?");
+        "[parallel] no process has set \"nobody\" within 0.05 s: have all ranks been started, and do they all still run?");
   PrefixStore part("a/", std::shared_ptr<Store>(std::move(clients[4])));
   part.set("b", "1");
   CHECK(clients[5]->get("a/b", 1s) == "1");

@@ -156,7 +156,8 @@ TEST_CASE("A store's memory is bounded") {
   int count = 0;
   while (count < 100 && (error = message_of([&] { peer->set("key" + std::to_string(count), value); })).empty()) ++count;
   CHECK(count == 63);
-  CHECK(error == "[dist] the store at 127.0.0.1:" + std::to_string(server.port()) + " holds its 64 MiB: does another program write to it?");
+  CHECK(error ==
+        "[parallel] the store at 127.0.0.1:" + std::to_string(server.port()) + " holds its 64 MiB: does another program write to it?");
   CHECK(server.get("key62", 5s) == value);
   server.set("small", "fits");
   CHECK(peer->get("small", 5s) == "fits");
@@ -184,7 +185,7 @@ TEST_CASE("A key of a TCP store keeps its value") {
   peer->set("key", "value");
   peer->set("key", "value");
   CHECK(message_of([&] { server.set("key", "other"); }) ==
-        "[dist] the store at 127.0.0.1:" + std::to_string(server.port()) +
+        "[parallel] the store at 127.0.0.1:" + std::to_string(server.port()) +
             " has another value of \"key\": does another run, or another program, use its port?");
   CHECK(server.get("key", 5s) == "value");
 }
@@ -230,7 +231,7 @@ TEST_CASE("A forged address in the store is one line that names the rank") {
     client(server)->set("world/ring/1", address);
     return run_rank(server, 0, 1s);
   };
-  const std::string expected = "[dist] rank 1: expected its address and port in the store, as \"127.0.0.1 12345\", but got ";
+  const std::string expected = "[parallel] rank 1: expected its address and port in the store, as \"127.0.0.1 12345\", but got ";
   for (const char* const address : {"garbage", "", "127.0.0.1 99999999999999", "127.0.0.1 65536", "127.0.0.1 -1", "127.0.0.1 80 80"})
     CHECK(forged(address) == expected + "\"" + address + "\": does another program write to the store?");
   CHECK(forged("\x1b[31m\n") == expected + "\"?[31m?\": does another program write to the store?");
@@ -267,7 +268,8 @@ TEST_CASE("A client of another program's port is told so") {
     std::this_thread::sleep_for(200ms);
   });
   CHECK(message_of([&] { TcpStore({.host = here, .port = listener.port(), .timeout = 5s}); }) ==
-        "[dist] 127.0.0.1:" + std::to_string(listener.port()) + ": expected the store of a tern of this version but got another program");
+        "[parallel] 127.0.0.1:" + std::to_string(listener.port()) +
+            ": expected the store of a tern of this version but got another program");
   other.join();
 }
 

@@ -230,7 +230,7 @@ TEST_CASE(
                              recall, recall_training(directory / "lost", {"--rank-timeout", "0.3"}));
   CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds(8));
   CHECK(alone.code != 0);
-  CHECK(contains(alone.err, "[dist]"));
+  CHECK(contains(alone.err, "[parallel]"));
   CHECK_FALSE(fs::exists(directory / "lost"));
 }
 
@@ -304,7 +304,7 @@ TEST_CASE("A signal to one rank or to the launcher stops all at one update, with
     CHECK(contains(said, "tern-recall: stopped by SIGTERM at update "));
     CHECK(said.find("stopped by SIGTERM", said.find("stopped by SIGTERM") + 1) == std::string::npos);  // once
     CHECK(contains(said, "--resume goes on from"));
-    CHECK_FALSE(contains(said, "[dist]"));
+    CHECK_FALSE(contains(said, "[parallel]"));
     require_done(on_ranks(2, recall, resume_to_epoch_end(directory / "run", 25)));
   }
 }
@@ -344,9 +344,9 @@ TEST_CASE("A rank that dies ends the others with a line each, and the training g
   CHECK(finish(pid) == 128 + SIGKILL);
   const std::string said = slurp(err);
   INFO(said);
-  CHECK(contains(said, "[0] tern-recall: [dist] "));
+  CHECK(contains(said, "[0] tern-recall: [parallel] "));
   CHECK(contains(said, "--resume goes on from"));
-  CHECK(contains(said, "[2] tern-recall: [dist] "));
+  CHECK(contains(said, "[2] tern-recall: [parallel] "));
   CHECK(std::count(said.begin(), said.end(), '\n') == 3);
   require_done(on_ranks(2, recall, resume_to_epoch_end(directory / "run", 4)));
 }

@@ -54,7 +54,7 @@ ncclDataType_t nccl_dtype(DType dtype) {
     case DType::u8: return ncclUint8;
     case DType::boolean: break;
   }
-  fail("dist", fmt::format("expected a dtype of numbers but got {}", name(dtype)));
+  fail("parallel", fmt::format("expected a dtype of numbers but got {}", name(dtype)));
 }
 
 ncclRedOp_t nccl_op(ReduceOp op) {
@@ -82,7 +82,8 @@ class NcclGroup final : public ProcessGroup {
       store.set("nccl", std::string(id.internal, sizeof id.internal));
     } else {
       const std::string bytes = store.get("nccl", options.timeout);
-      if (bytes.size() != sizeof id.internal) fail("dist", fmt::format("expected NCCL's id from rank 0 but got {} bytes", bytes.size()));
+      if (bytes.size() != sizeof id.internal)
+        fail("parallel", fmt::format("expected NCCL's id from rank 0 but got {} bytes", bytes.size()));
       std::memcpy(id.internal, bytes.data(), bytes.size());
     }
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // connects all ranks now, and not in the first collective
@@ -99,7 +100,7 @@ class NcclGroup final : public ProcessGroup {
     if (!setup || setup->result != ncclSuccess) {
       const std::string reason = setup ? words_for(setup->result) : late();
       ring_.tell(reason);
-      fail("dist",
+      fail("parallel",
            fmt::format("rank {} of {} on {} found no way to the others: {}", this->rank(), this->size(), to_string(device), reason));
     }
     communicator_ = setup->communicator;
@@ -259,7 +260,7 @@ class NcclGroup final : public ProcessGroup {
     // With a timeout: a call that holds the lock may wait for kernels that only end when NCCL is aborted.
     const std::unique_lock lock(mutex_, 1s);
     if (has_failed_.exchange(true)) return;
-    backend::mark_failed(device(), fmt::format("[dist] a collective on rank {} of {} failed: {}", rank(), size(), reason));
+    backend::mark_failed(device(), fmt::format("[parallel] a collective on rank {} of {} failed: {}", rank(), size(), reason));
     ring_.tell(reason);
     // On a thread: it waits for work on the device, which may wait for the watchdog.
     std::packaged_task<void()> abort([communicator = communicator_] { ncclCommAbort(communicator); });
@@ -277,7 +278,7 @@ class NcclGroup final : public ProcessGroup {
 
   void check(const char* what, ncclResult_t result) const {
     if (result != ncclSuccess)
-      fail("dist", fmt::format("{} on rank {} of {} failed: NCCL says {}", what, rank(), size(), ncclGetErrorString(result)));
+      fail("parallel", fmt::format("{} on rank {} of {} failed: NCCL says {}", what, rank(), size(), ncclGetErrorString(result)));
   }
 
   std::chrono::milliseconds timeout_;
