@@ -4,6 +4,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
+#include <span>
 
 #include "autodiff/engine.h"
 #include "catch.h"
@@ -293,17 +295,49 @@ TEST_CASE("A bias of the lowest number shows keys, also where f16 cannot hold th
     }
 }
 
-TEST_CASE("A row of NaN or +inf is NaN, and keys that the mask hides take nothing from it") {
-  for (const double number : {infinity, std::nan("")})
-    for (const auto softmax : {attention_softmax, fused_attention_softmax}) {
-      const Tensor scores = zeros({1, 2, 3});
-      fill_(select(select(scores, 1, 0), -1, 0), number);
-      const std::vector<float> p = softmax(scores, {.causal = true}).to_vector<float>();
-      CHECK(std::isnan(p[0]));
-      CHECK(std::isnan(p[1]));
-      CHECK(p[2] == 0);
-      for (const int i : {3, 4, 5}) CHECK(p[static_cast<std::size_t>(i)] == Approx(1 / 3.0));
-    }
+/// Rows of scores: a NaN that is seen, and one that is not; -inf alone, and beside numbers; +inf; NaN alone; scores of any size.
+static void check_special_scores(Device device) {
+  const DeviceScope scope(device);
+  const double nan = std::nan("");
+  for (const auto softmax : {attention_softmax, fused_attention_softmax})
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+      for (const std::int64_t keys : {4, 7, 33, 1500, 3001}) {
+        INFO(name(dtype) << " " << keys << " keys");
+        const double big = dtype == DType::f16 ? 6e4 : 1e9;
+        const Tensor scores = cast(randn({8, 1, keys}), dtype);
+        const auto at = [&](std::int64_t row, std::int64_t key) { return select(select(select(scores, 0, row), 0, 0), 0, key); };
+        const std::int64_t lone = keys - 1, hidden = 2;
+        fill_(at(0, keys - 1), nan);
+        fill_(at(1, hidden), nan);
+        fill_(select(scores, 0, 2), -infinity);
+        fill_(at(3, lone), -infinity);
+        fill_(at(4, lone), infinity);
+        fill_(select(scores, 0, 5), nan);
+        fill_(select(scores, 0, 6), lowest_of(dtype));
+        fill_(select(scores, 0, 7), -big);
+        fill_(at(7, lone), big);
+        const Tensor padding = zeros({8, keys}, dtype == DType::f64 ? dtype : DType::f32);
+        fill_(select(padding, 1, hidden), -1e30);
+        const Doubles p = cast(softmax(scores, {.padding = padding}), DType::f64).to_vector<double>();
+        const auto row = [&](std::int64_t r) { return std::span(p).subspan(std::size_t(r * keys), std::size_t(keys)); };
+        const auto other = [&](std::int64_t i) { return i != hidden; };
+        for (std::int64_t i = 0; i < keys; ++i) {
+          const auto k = std::size_t(i);
+          for (const std::int64_t r : {0, 4, 5}) CHECK(std::isnan(row(r)[k]) == other(i));
+          for (const std::int64_t r : {1, 3, 6, 7}) CHECK(std::isfinite(row(r)[k]));
+          CHECK(row(2)[k] == 0);
+          if (other(i)) CHECK(row(6)[k] == Approx(1.0 / double(keys - 1)).epsilon(1e-2));
+          CHECK(row(7)[k] == (i == lone));
+          if (!other(i))
+            for (std::int64_t r = 0; r < 8; ++r) CHECK(row(r)[k] == 0);
+        }
+        for (const std::int64_t r : {1, 3}) CHECK(std::accumulate(row(r).begin(), row(r).end(), 0.0) == Approx(1).margin(0.01));
+        CHECK(row(3)[std::size_t(lone)] == 0);
+      }
+}
+TEST_CASE("Rows of scores with NaN, infinities and numbers of any size are those of their visible keys") { check_special_scores(cpu); }
+TEST_CASE("Rows of scores with NaN, infinities and numbers of any size are those of their visible keys, on a GPU", "[cuda]") {
+  check_special_scores(cuda());
 }
 
 TEST_CASE("Rows of scores at their limits are right in every way to compute attention, on a GPU", "[cuda]") {

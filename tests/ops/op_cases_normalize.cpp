@@ -4,6 +4,7 @@
 #include <limits>
 #include <tuple>
 
+#include "dropout_reference.h"
 #include "op_cases.h"
 #include "ops/attention_softmax.h"
 #include "ops/normalize.h"
@@ -26,9 +27,9 @@ std::vector<double> softmax_of(std::vector<double> s) {
 }
 
 void add_softmax(Rows& rows) {
-  const std::vector<std::pair<Shape, int>> forms = {{{0}, 0},    {{1}, 0},      {{31}, -1},    {{33}, 0},      {{1025}, 0},
-                                                    {{}, -1},    {{3, 5}, 0},   {{3, 5}, 1},   {{2, 3, 4}, 1}, {{0, 3}, 1},
-                                                    {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}};
+  const std::vector<std::pair<Shape, int>> forms = {
+      {{0}, 0},       {{1}, 0},    {{31}, -1},  {{33}, 0},     {{1025}, 0},    {{}, -1},        {{3, 5}, 0},     {{3, 5}, 1},
+      {{2, 3, 4}, 1}, {{0, 3}, 1}, {{3, 0}, 1}, {{33, 31}, 0}, {{3, 1025}, 1}, {{40, 1025}, 1}, {{1025, 40}, 0}, {{20, 50257}, 1}};
   for (const bool logarithm : {false, true}) {
     const auto f = logarithm ? log_softmax : softmax;
     Row row{logarithm ? "log_softmax" : "softmax", {}};
@@ -120,6 +121,19 @@ void add_attention_softmax(Rows& rows) {
       {{3, 2, 1025}, {{}, boolean, additive, all}},
       {{2, 1025, 5}, {{}, all}},
       {{1, 1, 16400}, {{}, all}},
+      {{3, 3, 1}, {causal, all}},
+      {{3, 5, 64}, {both, all}},
+      {{3, 2, 40, 40}, {{}, all, window, lengths}},
+      {{2, 3, 7, 520}, {both, all}},
+      {{3, 2, 129, 65}, {all, lengths}},
+      {{3, 1, 2, 3000}, {{}, all, lengths}},
+      {{2, 2, 20001}, {{}, all}},
+      // Rows that a GPU's block, cluster and nothing hold, and more rows than its grid.
+      {{2, 1, 2, 65536}, {{}, all}},
+      {{3, 1, 2, 100000}, {{}, all}},
+      {{2, 1, 9, 16385}, {{}, all}},
+      {{70000, 1, 2, 36}, {both}},
+      {{1, 70001, 5}, {{}}},
   };
   for (const bool fused : {false, true}) {
     const auto f = fused ? fused_attention_softmax : attention_softmax;
@@ -140,7 +154,8 @@ void add_attention_softmax(Rows& rows) {
                              [=](In in) -> Tensors {
                                AttentionMask mask{.causal = masks.causal, .window = masks.window};
                                if (masks.padding == Masks::boolean) mask.padding = in[1];
-                               if (masks.padding == Masks::additive) mask.padding = masked_fill(in[1], gt(in[1], 1.0), -INFINITY);
+                               if (masks.padding == Masks::additive)  // by -inf, and by a number that is as good
+                                 mask.padding = masked_fill(masked_fill(in[1], gt(in[1], 1.0), -INFINITY), gt(in[1], 1.5), -3e4);
                                if (masks.prefix) mask.prefix = in.inputs.back();
                                if (masks.lengths) mask.key_lengths = in.inputs.back();
                                return {f(in[0], mask)};
@@ -174,7 +189,17 @@ Array normalized(A x, bool centered, double eps) {
 }
 
 constexpr double eps = 1e-3;
+/// Without 16 bits where a composition or a sum rounds each of very many rows: in a parameter's gradient these roundings add up.
+void leave_out_16_bits(Case& op) {
+  if (numel(op.inputs[0].shape) > 64 * op.inputs[0].shape.back()) op.dtypes = {DType::f64, DType::f32};
+}
 const std::vector<Shape> norm_shapes = {{0, 3}, {1, 2}, {31}, {33}, {3, 1025}, {1025, 8}, {3, 5}, {2, 2, 4}, {1, 1}, {7, 33}, {2, 0}};
+/// With all parameters: rows of whole vectors and of others, blocks of rows, rows that a GPU's warp, block and cluster hold, rows that none
+/// holds, and many rows.
+const std::vector<Shape> more_norm_shapes = {{3, 40},     {3, 128},    {3, 513},   {65, 255},   {3, 768},    {260, 256},
+                                             {3, 1600},   {33, 2049},  {3, 4097},  {3, 5000},   {2100, 17},  {5, 8192},
+                                             {133, 8192}, {3, 16385},  {5, 20480}, {70, 12290}, {5, 65536},  {70, 50257},
+                                             {5, 100000}, {3, 300000}, {70000, 7}, {20000, 64}, {3000, 1024}};
 
 double times(double a, double b) { return a * b; }
 double plus(double a, double b) { return a + b; }
@@ -190,10 +215,10 @@ void add_norms(Rows& rows) {
         if (centered) return (fused ? fused_layer_norm : layer_norm)(x, gamma, beta, e);
         return (fused ? fused_rms_norm : rms_norm)(x, gamma, e);
       };
-      for (const Shape& shape : norm_shapes) {
+      const auto add = [&](const Shape& shape, bool is_whole) {
         const std::vector<Input> with = centered ? std::vector{value(shape), value({shape.back()}), value({shape.back()})}
                                                  : std::vector{value(shape), value({shape.back()})};
-        for (std::size_t count = 1; count <= with.size(); ++count) {
+        for (std::size_t count = is_whole ? with.size() : 1; count <= with.size(); ++count) {
           std::vector<Input> inputs(with.begin(), with.begin() + static_cast<std::ptrdiff_t>(count));
           row.cases.push_back(
               {inputs, [=](In in) -> Tensors { return {f(in[0], count > 1 ? in[1] : Tensor(), count > 2 ? in[2] : Tensor(), eps)}; },
@@ -203,8 +228,11 @@ void add_norms(Rows& rows) {
                  if (count > 2) y = zip(y, in[2], in.dtype, plus);
                  return one(y);
                }});
+          if (is_whole && !fused) leave_out_16_bits(row.cases.back());
         }
-      }
+      };
+      for (const Shape& shape : norm_shapes) add(shape, false);
+      for (const Shape& shape : more_norm_shapes) add(shape, true);
       row.mistakes = {{[=] { f(sample({2, 3}), sample({2}), {}, eps); }, {"(2, 3)", "(2,)"}},
                       {[=] { f(sample({2, 3}), sample({1, 3}), {}, eps); }, {"(2, 3)", "(1, 3)"}},
                       {[=] { f(sample({}), {}, {}, eps); }, {"()"}},
@@ -218,8 +246,11 @@ void add_norms(Rows& rows) {
     }
 }
 
-/// Inputs of the residual norms after x and residual: the bias of the branch, gamma, beta.
-enum class Parameters { none, bias, gamma, all };
+/// Inputs of the residual norms after x and residual: the bias of the branch, gamma, beta. With gamma alone the sum is not used, so that no
+/// gradient comes from it; dropped: all, and a dropout.
+enum class Parameters { none, bias, gamma, all, dropped };
+constexpr std::uint64_t seed = 77;
+constexpr double dropout = 0.25;
 
 void add_residual_norms(Rows& rows) {
   for (const bool centered : {true, false})
@@ -235,29 +266,39 @@ void add_residual_norms(Rows& rows) {
                                         : (fused ? fused_residual_rms_norm : residual_rms_norm)(x, residual, gamma, eps, branch);
         return Tensors{result.sum, result.y};
       };
+      const auto add = [&](const Shape& shape, Parameters with) {
+        const bool drops = with == Parameters::dropped, gamma = with >= Parameters::gamma, sum_is_used = with != Parameters::gamma;
+        const bool bias = gamma ? sum_is_used : with == Parameters::bias, beta = centered && gamma && bias;
+        std::vector<Input> inputs = {value(shape), value(shape)};
+        for (int i = 0; i < bias + gamma + beta; ++i) inputs.push_back(value({shape.back()}));
+        for (std::size_t i = 2; i < inputs.size(); ++i) inputs[i].optional = true;
+        const std::size_t gamma_at = bias ? 3 : 2;
+        row.cases.push_back({inputs,
+                             [=](In in) -> Tensors {
+                               BranchOptions branch;
+                               if (bias) branch.bias = in[2];
+                               if (drops) branch.dropout = dropout;
+                               if (drops) manual_seed(seed);
+                               const Tensors y =
+                                   f(in[0], in[1], gamma ? in[gamma_at] : Tensor(), beta ? in[gamma_at + 1] : Tensor(), branch);
+                               return sum_is_used ? y : Tensors{y[1]};
+                             },
+                             [=](Ref in) -> Arrays {
+                               Array branch = bias ? zip(in[0], in[2], in.dtype, plus) : in[0];
+                               for (std::size_t i = 0; drops && i < branch.values.size(); ++i)
+                                 branch.values[i] = is_dropped(seed, 0, i, dropout) ? 0 : branch.values[i] / (1 - dropout);
+                               const Array sum = zip(branch, in[1], in.dtype, plus);
+                               Array y = normalized(sum, centered, eps);
+                               if (gamma) y = zip(y, in[gamma_at], in.dtype, times);
+                               if (beta) y = zip(y, in[gamma_at + 1], in.dtype, plus);
+                               return sum_is_used ? Arrays{sum, y} : Arrays{y};
+                             }});
+        if (drops || !sum_is_used) leave_out_16_bits(row.cases.back());
+      };
       for (const Shape& shape : norm_shapes)
-        for (const Parameters with : {Parameters::none, Parameters::bias, Parameters::gamma, Parameters::all}) {
-          const bool bias = with == Parameters::bias || with == Parameters::all, gamma = with >= Parameters::gamma;
-          const bool beta = centered && with == Parameters::all;
-          std::vector<Input> inputs = {value(shape), value(shape)};
-          for (int i = 0; i < bias + gamma + beta; ++i) inputs.push_back(value({shape.back()}));
-          for (std::size_t i = 2; i < inputs.size(); ++i) inputs[i].optional = true;
-          const std::size_t gamma_at = bias ? 3 : 2;
-          row.cases.push_back({inputs,
-                               [=](In in) -> Tensors {
-                                 BranchOptions branch;
-                                 if (bias) branch.bias = in[2];
-                                 return f(in[0], in[1], gamma ? in[gamma_at] : Tensor(), beta ? in[gamma_at + 1] : Tensor(), branch);
-                               },
-                               [=](Ref in) -> Arrays {
-                                 Array sum = zip(in[0], in[1], in.dtype, plus);
-                                 if (bias) sum = zip(sum, in[2], in.dtype, plus);
-                                 Array y = normalized(sum, centered, eps);
-                                 if (gamma) y = zip(y, in[gamma_at], in.dtype, times);
-                                 if (beta) y = zip(y, in[gamma_at + 1], in.dtype, plus);
-                                 return {sum, y};
-                               }});
-        }
+        for (const Parameters with : {Parameters::none, Parameters::bias, Parameters::gamma, Parameters::all, Parameters::dropped})
+          add(shape, with);
+      for (const Shape& shape : more_norm_shapes) add(shape, Parameters::dropped);
       const Tensor x = sample({2, 3});
       const auto with = [](const Tensor& bias, double p) { return BranchOptions{.bias = bias, .dropout = p}; };
       row.mistakes = {{[=] { f(x, sample({3}), {}, {}, {}); }, {"(2, 3)", "(3,)"}},

@@ -173,18 +173,42 @@ TEST_CASE("The mean of equal f32 numbers is that number") {
   }
 }
 
-TEST_CASE("The plain norms of f32 rows far from 0 are as exact as the rows") {
+static void check_norms_of_far_rows(Device device) {
   manual_seed(7);
-  const Tensor deviations = randn({8, 1000}, 0, 1, DType::f64);
-  for (const double mean_of_rows : {0.0, 1e2, 1e5, 1e6}) {
-    INFO(mean_of_rows);
-    const Tensor x = cast(deviations + mean_of_rows, DType::f32), exact = layer_norm(cast(x, DType::f64), {}, {});
-    CHECK(error_of(layer_norm(x, {}, {}), exact) < 1e-6);
-    CHECK(error_of(fused_layer_norm(x, {}, {}), exact) < 1e-6);
-    CHECK(error_of(var(x, {1}), var(cast(x, DType::f64), {1})) < 1e-6);
-  }
+  const auto same_in_f64 = [](auto norm, const Tensor& x, std::int64_t first = 0) {
+    Tensor results[2], gradients[2];
+    const Tensor g = randn(x.shape(), 0, 1, DType::f64, x.device());
+    for (const bool exact : {false, true}) {
+      const Tensor leaf = cast(x, exact ? DType::f64 : DType::f32).detach().set_requires_grad();
+      results[exact] = norm(leaf);
+      gradients[exact] = grad({results[exact]}, {leaf}, {cast(g, leaf.dtype())})[0];
+    }
+    CHECK(error_of(slice(results[0], 1, first), slice(results[1], 1, first)) < 1e-6);
+    CHECK(error_of(slice(gradients[0], 1, first), slice(gradients[1], 1, first)) < 2e-6);
+  };
+  for (const std::int64_t length : {31, 1000, 8192, 65536})
+    for (const double mean_of_rows : {0.0, 1e2, 1e5, 1e6}) {
+      INFO(length << " numbers about " << mean_of_rows);
+      const Tensor x = cast(randn({8, length}, 0, 1, DType::f64, device) + mean_of_rows, DType::f32);
+      same_in_f64([](const Tensor& t) { return layer_norm(t, {}, {}); }, x);
+      same_in_f64([](const Tensor& t) { return fused_layer_norm(t, {}, {}); }, x);
+      CHECK(error_of(var(x, {1}), var(cast(x, DType::f64), {1})) < 1e-6);
+    }
   for (const double number : {0.1, 1e5 / 3, 1e7 / 3})
-    for (const double y : values_of(layer_norm(full({3, 1000}, number), {}, {}))) CHECK(std::abs(y) < 1e-6);
+    for (const double y : values_of(layer_norm(full({3, 1000}, number, DType::f32, device), {}, {}))) CHECK(std::abs(y) < 1e-6);
+  // The first element, from which sums are counted, may lie far from all the others: their difference must not take their digits.
+  for (const std::int64_t length : {33, 1000, 4096, 40000}) {
+    INFO("a far first element of " << length);
+    const Tensor x = randn({3, length}, 0, 1, DType::f32, device);
+    fill_(select(x, 1, 0), 3e4);
+    same_in_f64([](const Tensor& t) { return fused_layer_norm(t, {}, {}) * (3e4 / std::sqrt(double(t.size(1)))); }, x, 1);
+  }
+}
+TEST_CASE("Norms of f32 rows far from 0, or with a first element far from the others, are as exact as the rows") {
+  check_norms_of_far_rows(cpu);
+}
+TEST_CASE("Norms on a GPU of f32 rows far from 0, or with a first element far from the others, are as exact as the rows", "[cuda]") {
+  check_norms_of_far_rows(cuda());
 }
 
 namespace {

@@ -2,13 +2,16 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
+#include "autodiff/engine.h"
 #include "catch.h"
 #include "message.h"
 #include "op_cases.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -107,8 +110,34 @@ void check_casts(Device device) {
   }
 }
 
+/// A NaN spoils its own row alone, also in the sums and gradients of fused norms.
+void check_rows_with_nan(Device device) {
+  const std::function<Tensor(const Tensor&)> functions[] = {
+      [](T x) { return layer_norm(x, {}, {}); }, [](T x) { return fused_layer_norm(x, {}, {}); },
+      [](T x) { return rms_norm(x, {}); },       [](T x) { return fused_rms_norm(x, {}); },
+      [](T x) { return softmax(x, 1); },         [](T x) { return log_softmax(x, 1); }};
+  for (const DType dtype : floats)
+    for (const std::int64_t length : {40, 1025, 8200})
+      for (std::size_t f = 0; f < std::size(functions); ++f) {
+        INFO(name(dtype) << " " << length << ", function " << f);
+        Tensor x = to(make_input(value({3, length}), dtype, 1), device);
+        fill_(select(select(x, 0, 1), 0, 7), NAN);
+        x.set_requires_grad();
+        const Tensor y = functions[f](x);
+        const Doubles results = list(y), gradients = list(grad({y}, {x}, {ones_like(y)})[0]);
+        const auto are_nan = [&](const Doubles& of) {
+          return std::ranges::all_of(std::views::iota(std::int64_t(0), 3 * length),
+                                     [&](std::int64_t i) { return std::isnan(of[std::size_t(i)]) == (i / length == 1); });
+        };
+        CHECK(are_nan(results));
+        CHECK(are_nan(gradients));
+      }
+}
+
 }  // namespace
 
+TEST_CASE("A NaN spoils its own row of a norm or softmax alone") { check_rows_with_nan(cpu); }
+TEST_CASE("A NaN spoils its own row of a norm or softmax alone, on a GPU", "[cuda]") { check_rows_with_nan(cuda()); }
 TEST_CASE("Reductions of rows and columns with NaN, infinities and nothing are those of their numbers") { check_reductions(cpu); }
 TEST_CASE("Reductions on a GPU with NaN, infinities and nothing are those of their numbers", "[cuda]") { check_reductions(cuda()); }
 TEST_CASE("sort of NaN, infinities and zeros of either sign is stable, with NaN largest") { check_sort(cpu); }
