@@ -426,7 +426,7 @@ template <class Kind, int R, bool Grouped>
 void multiply_tile(const Depth<Kind>& depth, const Panel& w, const TileOperands& tile) {
   FloatVector totals[Grouped ? R : 1][2] = {};
   const std::int32_t *weights = w.codes, *x = tile.x;
-  IntVector products[R][2];
+  IntVector products[R][2] = {};
   for (std::int64_t group = 0; group < depth.groups; ++group) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
