@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "autodiff/engine.h"
 #include "catch.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -42,6 +43,13 @@ void for_each_dropout(DType dtype, F check) {
       const Tensor x = to(extremes(dtype, {8, columns}), device), ones = ones_like(x), zeros = zeros_like(x);
       return fused_residual_layer_norm(x, zeros, select(ones, 0, 0), select(zeros, 0, 0), 1e-5, {.dropout = 0.1}).sum;
     });
+    // Gradients so large that g / 0.9 is infinite.
+    for (const bool with_norm : {false, true})
+      check([=](Device device) {
+        const Tensor x = ones({8, columns}, dtype, device).set_requires_grad();
+        const Tensor y = with_norm ? fused_residual_layer_norm(x, zeros_like(x), {}, {}, 1e-5, {.dropout = 0.1}).sum : dropout(x, 0.1);
+        return grad({y}, {x}, {to(extremes(dtype, {8, columns}), device)})[0];
+      });
   }
   check([=](Device device) {
     const Tensor table = to(extremes(dtype, {8, 64}), device),

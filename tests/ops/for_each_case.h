@@ -1,6 +1,6 @@
 #pragma once
-#include <cstring>
-#include <unordered_set>
+#include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "backend/memory_observer.h"
@@ -28,12 +28,12 @@ void for_each_case(F f, Device device = cpu) {
   }
 }
 
-/// Fills the CPU's memory with NaN when it is allocated, so that nothing can be read that was not written, and sees when it is freed
-/// whether bytes past those that were asked for have changed.
+/// Fills memory past the bytes that were asked for, and sees when it is freed whether that has changed. On the CPU all is filled, with NaN,
+/// so that nothing can be read that was not written.
 class GuardedMemory : public backend::MemoryObserver {
  public:
-  GuardedMemory() { backend::observe_memory(Cpu{}, cpu, this); }
-  ~GuardedMemory() { backend::observe_memory(Cpu{}, cpu, nullptr); }
+  explicit GuardedMemory(Device device = cpu) : device_(device) { observe(this); }
+  ~GuardedMemory() override { observe(nullptr); }
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
@@ -41,19 +41,29 @@ class GuardedMemory : public backend::MemoryObserver {
   void on_memory(const backend::MemoryEvent& event) noexcept override {
     auto* const bytes = static_cast<unsigned char*>(const_cast<void*>(event.address));
     if (event.action == backend::MemoryAction::alloc) {
-      std::memset(bytes, guard, event.bytes);
-      guarded_.insert(bytes);
-    } else if (event.action == backend::MemoryAction::free && guarded_.erase(bytes) == 1) {
-      for (std::size_t i = event.requested; i < event.bytes; ++i) overruns_ += bytes[i] != guard;
+      const std::size_t first = device_ == cpu ? 0 : event.requested;
+      const std::vector<unsigned char> filling(event.bytes - first, guard);
+      on(device_, [&](auto dev) { backend::copy_from_host(dev, bytes + first, filling.data(), filling.size(), event.stream); });
+      guarded_[bytes] = event.requested;
+    } else if (event.action == backend::MemoryAction::free && guarded_.contains(bytes)) {
+      const std::size_t first = guarded_.extract(bytes).mapped();
+      std::vector<unsigned char> found(event.bytes - first);
+      on(device_, [&](auto dev) { backend::copy_to_host(dev, found.data(), bytes + first, found.size(), event.stream); });
+      overruns_ += std::ssize(found) - std::count(found.begin(), found.end(), guard);
     }
   }
   /// Bytes that were written past the end of what was freed since the last call.
-  int overruns() { return std::exchange(overruns_, 0); }
+  std::ptrdiff_t overruns() { return std::exchange(overruns_, 0); }
 
  private:
   static constexpr unsigned char guard = 0xff;
-  std::unordered_set<const void*> guarded_;  ///< what was filled here; memory that is older was not
-  int overruns_ = 0;
+  void observe(MemoryObserver* observer) {
+    on(device_, [&](auto dev) { backend::observe_memory(dev, device_, observer); });
+  }
+
+  Device device_;
+  std::unordered_map<const void*, std::size_t> guarded_;  ///< bytes asked for; of what was allocated here alone
+  std::ptrdiff_t overruns_ = 0;
 };
 
 }  // namespace tern::op_cases

@@ -77,6 +77,12 @@ std::vector<Form> forms() {
     all.push_back({1, 1025, 3, 4, with(causal, true)});
     all.push_back({1, 3, 1025, 4, with(same, true)});
     all.push_back({1, 2100, 2, 40, with(same, true)});
+    // Whole vectors, and many blocks.
+    for (const std::int64_t taps : {3, 4, 7}) all.push_back({2, 64, 32, taps, with(causal, true), taps != 7});
+    all.push_back({1, 328, 264, 4, with(causal, true)});
+    all.push_back({1, 328, 264, 7, with(same, false), false});
+    all.push_back({3, 2056, 264, 3, with(same, false)});
+    if (!first) all.push_back({1, 8192, 1024, 4, with(causal, true)});
   }
   return all;
 }

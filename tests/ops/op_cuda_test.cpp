@@ -100,6 +100,26 @@ void check_gradients_on(Device device) {
 
 }  // namespace
 
+TEST_CASE("Ops on the GPU and their gradients write nothing past the end of any memory", "[cuda]") {
+  GuardedMemory memory(cuda());
+  for_each_case(
+      [&](const Row& row, const Case& op, DType dtype) {
+        if (is_huge(op)) return;
+        Tensors inputs, leaves;
+        for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+          inputs.push_back(to(make_input(op.inputs[i], dtype, i), cuda()));
+          if (row.differentiable && !op.inputs[i].edited && op.inputs[i].differentiable && is_floating(inputs[i].dtype()))
+            leaves.push_back(inputs[i].set_requires_grad());
+        }
+        Tensors outputs = op.call({inputs, dtype, cuda()}), weights;
+        std::erase_if(outputs, [](const Tensor& y) { return !y.requires_grad(); });
+        for (const Tensor& y : outputs) weights.push_back(to(make_input({y.shape()}, y.dtype(), 11), y.device()));
+        if (!outputs.empty() && !leaves.empty()) grad(outputs, leaves, weights, false, true);
+        inputs.clear(), leaves.clear(), outputs.clear(), weights.clear();
+        CHECK(memory.overruns() == 0);
+      },
+      cuda());
+}
 TEST_CASE("Ops on the GPU give what the CPU gives", "[cuda]") { check_ops_on(cuda()); }
 TEST_CASE("Ops on a second GPU give what the CPU gives, while the first is current", "[cuda][two-gpus]") {
   if (test::lacks_second_gpu()) return;

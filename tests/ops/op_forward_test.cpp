@@ -1,8 +1,11 @@
 // Forward checks over the whole table: against the reference, in every dtype and every layout in memory, with guards.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "for_each_case.h"
 #include "ops/copy.h"
+#include "ops/factory.h"
 #include "tensor/context.h"
 
 namespace tern::op_cases {
@@ -57,6 +60,19 @@ TEST_CASE("Ops give the reference's results in every dtype and layout, and write
       }
     }
   });
+}
+
+TEST_CASE("Guarded memory is NaN before it is written, and notices a byte past its end") {
+  GuardedMemory memory;
+  for (const int past : {0, 1}) {
+    Tensor x = empty({3});
+    CHECK(std::isnan(x.data<float>()[2]));
+    const bool has_room = backend::allocated_size(Cpu{}, 12) > 12;  // not with AddressSanitizer, which notices it itself
+    if (past && has_room) reinterpret_cast<char*>(x.data<float>())[12] = 0;
+    memory.overruns();
+    x = Tensor();
+    CHECK(memory.overruns() == (has_room ? past : 0));
+  }
 }
 
 TEST_CASE("Ops give the same bits on one thread and on two, and write nothing past the end of any memory") {

@@ -11,6 +11,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/loss.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -134,8 +135,47 @@ void check_rows_with_nan(Device device) {
       }
 }
 
+/// Of logits far from zero, with masked classes, and one class alone. The gradient is finite.
+void check_far_logits(Device device) {
+  constexpr std::int64_t classes = 3000;
+  for (const double offset : {-1000.0, 1000.0, 3e4, 1e12, 1e30}) {
+    INFO(offset);
+    Tensor x = cast(make_input(value({4, classes}, -6, 6), DType::f64, 1) + offset, DType::f32);
+    fill_(slice(select(x, 0, 1), 0, 0, classes, 2), -INFINITY);
+    fill_(slice(select(x, 0, 2), 0, 1), -INFINITY);
+    const std::vector<std::int64_t> targets = {7, 1, 0, 2999};
+    x = to(x, device).set_requires_grad();
+    const Tensor losses = cross_entropy(x, Tensor::from(targets, {4}, device), {.reduction = Reduction::none});
+    const Doubles logits = list(x), got = list(losses), gradient = list(grad({losses}, {x}, {ones_like(losses)})[0]);
+    for (std::size_t r = 0; r < 4; ++r) {
+      const auto begin = logits.begin() + std::ptrdiff_t(r) * classes, end = begin + classes;
+      const double top = *std::max_element(begin, end);
+      double total = 0;
+      for (auto logit = begin; logit != end; ++logit) total += std::exp(*logit - top);
+      CHECK(got[r] == Approx(std::log(total) + top - begin[targets[r]]).epsilon(1e-6).margin(3e-7 * std::abs(offset)));
+      for (auto logit = begin; logit != end; ++logit) {
+        const double expected = std::exp(*logit - top) / total - (logit - begin == targets[r]);
+        if (std::abs(gradient[std::size_t(logit - logits.begin())] - expected) > 1e-6 * std::max(1.0, 0.3 * std::abs(offset)))
+          FAIL_CHECK("gradient of row " << r);
+      }
+      if (std::any_of(gradient.begin(), gradient.end(), [](double g) { return !std::isfinite(g); }))
+        FAIL_CHECK("a gradient that is not finite");
+    }
+  }
+}
+
 }  // namespace
 
+TEST_CASE("cross_entropy of logits far from zero is that of their distances") { check_far_logits(cpu); }
+TEST_CASE("cross_entropy of logits far from zero is that of their distances, on a GPU", "[cuda]") { check_far_logits(cuda()); }
+TEST_CASE("cross_entropy on a GPU of a target out of range is NaN, and so is that of a NaN among the logits", "[cuda]") {
+  const DeviceScope scope(cuda());
+  const Tensor x = to(make_input(value({4, 5}), DType::f32, 1), cuda());
+  fill_(select(select(x, 0, 3), 0, 2), NAN);
+  const Tensor targets = Tensor::from(std::vector<std::int64_t>{5, -1, 4, 0}, {4});
+  const Doubles losses = list(cross_entropy(x, targets, {.reduction = Reduction::none}));
+  for (const std::size_t r : {0, 1, 2, 3}) CHECK(std::isnan(losses[r]) == (r != 2));
+}
 TEST_CASE("A NaN spoils its own row of a norm or softmax alone") { check_rows_with_nan(cpu); }
 TEST_CASE("A NaN spoils its own row of a norm or softmax alone, on a GPU", "[cuda]") { check_rows_with_nan(cuda()); }
 TEST_CASE("Reductions of rows and columns with NaN, infinities and nothing are those of their numbers") { check_reductions(cpu); }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "catch.h"
+#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/random.h"
 #include "ops/operators.h"
@@ -127,6 +128,26 @@ TEST_CASE("A seed reproduces its numbers, another one does not, and draws differ
   CHECK(std::equal(wide.begin(), wide.end(), first.begin(), [](double a, float b) { return static_cast<float>(a) == b; }));
 }
 
+/// Positions pass 2^32, and a block's words go to four elements in order.
+static void check_far_positions(Device device) {
+  const std::uint64_t seed = 0x123456789abcdefull, start = 0xffffffff - 21;
+  const auto drawn = [&](auto draw) {
+    context().generator.set_seed(seed);
+    context().generator.set_position(start);
+    return draw().template to_vector<float>();
+  };
+  const auto uniform = drawn([&] { return rand({1025}, 0, 1, DType::f32, device); });
+  const auto none = drawn([&] { return bernoulli({1025}, 0, DType::f32, device); });
+  const auto all = drawn([&] { return bernoulli({1025}, 1, DType::f32, device); });
+  for (std::size_t i = 0; i < 1025; ++i) {
+    CHECK(uniform[i] == unit_float(philox(seed, start + i / 4).words[i % 4]));
+    CHECK(none[i] == 0);
+    CHECK(all[i] == 1);
+  }
+}
+TEST_CASE("Draws go on past position 2^32") { check_far_positions(cpu); }
+TEST_CASE("Draws on a GPU go on past position 2^32", "[cuda]") { check_far_positions(cuda()); }
+
 TEST_CASE("Uniform numbers are uniform") {
   manual_seed(1);
   const auto values = rand({many}, -2, 6, DType::f64).to_vector<double>();
@@ -190,6 +211,33 @@ TEST_CASE("Uniform numbers stay below the upper bound in every dtype") {
   // Without a number between the bounds there is only `low`.
   CHECK(rand({2}, 1, 1.0001, DType::f16).to_vector<f16>() == std::vector<f16>(2, f16(1.0f)));
   CHECK(rand({2}, 2, 2).to_vector<float>() == std::vector<float>{2, 2});
+}
+
+TEST_CASE("Uniform and whole numbers of a GPU are the CPU's, and below the upper bound", "[cuda]") {
+  const auto drawn = [](auto draw, Device device) {
+    manual_seed(12);
+    return draw(device);
+  };
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16})
+    for (const auto& [low, high] : {std::pair{0.0, 1.0}, {-1.0, 0.0}, {1e3, 1e3 + 10}, {0.1, 0.7}, {4096.0, 4098.0}, {1e6, 1e6 + 10}}) {
+      if (low == 1e6 && dtype != DType::f32) continue;
+      INFO(name(dtype) << ", " << low << " to " << high);
+      const auto draw = [&, low = low, high = high](Device device) { return rand({300001}, low, high, dtype, device); };
+      const Tensor x = drawn(draw, cuda());
+      CHECK(all(x < high).item<bool>());
+      CHECK(all(x >= full({}, low, dtype, cuda())).item<bool>());  // the dtype may lack `low`: 0.1 is less in f16
+      if (low == 0) CHECK(all(eq(to(x, cpu), drawn(draw, cpu))).item<bool>());
+    }
+  // Spans of which almost no and of which a quarter of the draws are rejected, of 32 and of 64 bits.
+  for (const auto& [low, high] :
+       {std::pair<std::int64_t, std::int64_t>{-7, 190}, {0, 3ll << 30}, {0, 1ll << 32}, {0, 3ll << 61}, {INT64_MIN, INT64_MAX}}) {
+    const auto draw = [low = low, high = high](Device device) {
+      return randint(low, high, {300001}, DType::i64, device).to_vector<std::int64_t>();
+    };
+    CHECK(drawn(draw, cuda()) == drawn(draw, cpu));
+  }
+  const auto order = [](Device device) { return randperm(100000, device).to_vector<std::int64_t>(); };
+  CHECK(drawn(order, cuda()) == drawn(order, cpu));
 }
 
 TEST_CASE("The next smaller number of a 16-bit float") {

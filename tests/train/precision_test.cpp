@@ -1,4 +1,4 @@
-// Training below float32: masters, what moves and saves them, clipping within the update, and loss scaling.
+// Training below float32, and optimizers on a GPU: masters, what moves and saves them, clipping within the update, and loss scaling.
 
 #include "nn/fixture.h"
 #include "odd_module.h"
@@ -9,6 +9,7 @@
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
+#include "ops/view.h"
 #include "train/train.h"
 
 using namespace tern;
@@ -247,6 +248,46 @@ Trained learn(std::optional<DType> dtype, bool captured, bool use_fused_kernel, 
 }
 
 }  // namespace
+
+namespace {
+
+template <class Optimizer, class Options>
+std::function<std::unique_ptr<train::Optimizer>(const Tensors&)> maker(const Options& options) {
+  return [=](const Tensors& parameters) { return std::make_unique<Optimizer>(parameters, options); };
+}
+
+}  // namespace
+
+TEST_CASE("Optimizers on a GPU agree with the CPU, whatever a parameter's dtype, size and place", "[precision][cuda]") {
+  const std::function<std::unique_ptr<train::Optimizer>(const Tensors&)> makers[] = {
+      maker<train::AdamW>(train::AdamWOptions{.lr = 0.02, .weight_decay = 0.1}),
+      maker<train::Adam>(train::AdamOptions{.lr = 0.02, .weight_decay = 0.1}),
+      maker<train::Lion>(train::LionOptions{.lr = 0.125, .weight_decay = 0.1}),
+      maker<train::RMSprop>(train::RMSpropOptions{.lr = 0.02, .momentum = 0.9}),
+      maker<train::SGD>(train::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}),
+      maker<train::SGD>(train::SGDOptions{.lr = 0.1, .weight_decay = 0.01})};
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16})
+    for (const std::int64_t n : {1, 31, 33, 1025, 300001})
+      for (const std::int64_t shift : {0, 1})
+        for (std::size_t i = 0; i < std::size(makers); ++i) {
+          INFO("optimizer " << i << ", " << name(dtype) << ", " << n << " from " << shift);
+          std::vector<float> results[2];
+          for (const Device device : {cpu, cuda()}) {
+            const Tensor memory = to(cast(Tensor::from(draw(7, n + 1, 1), {n + 1}), dtype), device);
+            Tensor parameter = slice(memory, 0, shift, n + shift).detach();
+            parameter.set_requires_grad();
+            const auto optimizer = makers[i]({parameter});
+            for (std::uint64_t step = 0; step < 3; ++step) {
+              // Far from 0, where rounding would choose a sign.
+              const Tensor gradient = abs(Tensor::from(draw(20 + step, n, 1), {n})) + 0.5;
+              parameter.set_grad(to(cast(gradient, dtype), device));
+              optimizer->step({.factor = full({}, 0.75, DType::f32, device)});
+            }
+            results[device != cpu] = floats(parameter);
+          }
+          CHECK(distance(results[1], results[0]) < (dtype == DType::f16 ? 2e-3 : dtype == DType::bf16 ? 1.6e-2 : 1e-5));
+        }
+}
 
 TEST_CASE("masters go the way of f32 parameters", "[precision]") { check_optimizers(cpu); }
 TEST_CASE("masters go the way of f32 parameters on a GPU", "[precision][cuda]") { check_optimizers(cuda()); }
