@@ -5,12 +5,16 @@
 #include "op_cases.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
+#include "ops/view.h"
 
 namespace tern::op_cases {
 
 using namespace reference;
 
 namespace {
+
+/// For long sums of what was rounded before, in which the roundings of 16 bits add up.
+const std::vector<DType> wide = {DType::f64, DType::f32};
 
 Array product(A a_, A b_) {
   Array a = a_, b = b_;
@@ -72,9 +76,31 @@ void add_matmul(Rows& rows) {
                                                                  {{300, 65}, {65, 17}},
                                                                  {{8, 200}, {200, 400}},
                                                                  {{450, 200}, {200, 20}},
-                                                                 {{257, 40}, {40, 129}}})
+                                                                 {{257, 40}, {40, 129}},
+                                                                 {{128, 256}, {256, 64}},
+                                                                 {{1, 33}, {33, 65}},
+                                                                 {{65, 33}, {33, 1}},
+                                                                 {{5, 1}, {1, 7}},
+                                                                 {{3, 4, 17, 8}, {3, 1, 8, 17}},
+                                                                 {{3, 4, 17, 8}, {1, 4, 8, 17}},
+                                                                 {{640, 300}, {300, 256}},
+                                                                 {{70000, 2, 3}, {70000, 3, 2}}})
+    row.cases.push_back({{value(a), value(b)},
+                         [](In in) -> Tensors { return {matmul(in[0], in[1])}; },
+                         [](Ref in) { return one(product(in[0], in[1])); },
+                         a.size() == 4 && a[1] == 4 ? wide : std::vector<DType>{}});
+  // Scores of heads that lie in a projection of queries, keys and values, (B, T, 3, H, D).
+  for (const Shape& shape : {Shape{1, 2, 3, 2, 2}, Shape{3, 17, 3, 4, 8}, Shape{2, 40, 3, 2, 32}})
     row.cases.push_back(
-        {{value(a), value(b)}, [](In in) -> Tensors { return {matmul(in[0], in[1])}; }, [](Ref in) { return one(product(in[0], in[1])); }});
+        {{value(shape)},
+         [](In in) -> Tensors { return {matmul(permute(select(in[0], 2, 0), {0, 2, 1, 3}), permute(select(in[0], 2, 1), {0, 2, 3, 1}))}; },
+         [](Ref in) {
+           const auto part = [&](std::int64_t i, const Dims& order) {
+             const Array all = sliced(in[0], 2, i, 1);
+             return permuted(reshaped(all, without(all.shape, 2)), order);
+           };
+           return one(product(part(0, {0, 2, 1, 3}), part(1, {0, 2, 3, 1})));
+         }});
   for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{
            {{2, 3}, {3, 4}}, {{3}, {2, 3, 2}}, {{2, 2, 3}, {3}}, {{2, 2, 3}, {3, 2}}, {{2, 1, 3}, {2, 3, 2}}, {{2, 0}, {0, 3}}})
     row.cases.push_back({{value(a), value(b)},
@@ -118,7 +144,11 @@ void add_feed_forward(Rows& rows) {
                          {{0, 3}, 3, 2, 3},
                          {{3, 0}, 0, 2, 2},
                          {{2, 3}, 3, 0, 2},
-                         {{2, 3}, 3, 2, 0}})
+                         {{2, 3}, 3, 2, 0},
+                         {{260, 17}, 17, 136, 40},
+                         {{129, 31}, 31, 193, 64},
+                         {{136, 32}, 32, 64, 48},
+                         {{2304, 40}, 40, 1544, 328}})
     for (const bool bias : {true, false}) {
       std::vector<Input> inputs = {value(l.x, -1, 1), value({l.hidden, l.in}, -1, 1), value({l.out, l.hidden}, -0.25, 0.25)};
       if (bias) inputs.push_back(value({l.hidden})), inputs.push_back(value({l.out}));
@@ -130,6 +160,7 @@ void add_feed_forward(Rows& rows) {
              const Array hidden = map(layer(in[0], in[1], bias ? &in[3] : nullptr, in.dtype), in.dtype, gelu_with_tanh);
              return one(layer(hidden, in[2], bias ? &in[4] : nullptr, in.dtype));
            }});
+      if (l.x[0] > 100) row.cases.back().dtypes = wide;
     }
   row.mistakes = {{[] { feed_forward_gelu(sample({2, 3}), sample({4, 2}), {}, sample({2, 4})); }, {"(2, 3)", "(4, 2)"}},
                   {[] { feed_forward_gelu(sample({2, 3}), sample({4, 3}), {}, sample({3, 3})); }, {"(2, 4)", "(3, 3)"}},
@@ -160,7 +191,10 @@ void add_linear(Rows& rows, bool has_gelu) {
                          {{0, 3}, 3, 2},
                          {{3, 0}, 0, 2},
                          {{2, 3}, 3, 0},
-                         {{2, 0}, 0, 0}})
+                         {{2, 0}, 0, 0},
+                         {{260, 40}, 40, 129},
+                         {{1025, 40}, 40, 8},
+                         {{160, 64}, 64, 96}})
     for (const bool bias : {true, false}) {
       std::vector<Input> inputs = {value(l.x), value({l.out, l.in})};
       if (bias) inputs.push_back(value({l.out}));
@@ -170,6 +204,7 @@ void add_linear(Rows& rows, bool has_gelu) {
                              const Array y = layer(in[0], in[1], in.inputs.size() > 2 ? &in[2] : nullptr, in.dtype);
                              return one(has_gelu ? map(y, in.dtype, gelu_with_tanh) : y);
                            }});
+      if (has_gelu && l.x[0] > 100) row.cases.back().dtypes = wide;
     }
   row.mistakes = {{[=] { f(sample({2, 3}), sample({4, 2})); }, {"(2, 3)", "(4, 2)", "none"}},
                   {[=] { f(sample({2, 3}), sample({4, 3}), sample({3})); }, {"(2, 3)", "(4, 3)", "(3,)"}},
