@@ -47,7 +47,9 @@ void add_convolution(Rows& rows, bool is_composed) {
   const auto f = is_composed ? composed_conv2d : conv2d;
   Row row{is_composed ? "composed_conv2d" : "conv2d", {}};
   row.slack = 20;
-  for (const Form& form : {Form{{0, 2, 3, 3}, {2, 2, 2, 2}},
+  for (const Form& form : {Form{{0, 2, 3, 3}, {2, 2, 2, 2}, {}, true},
+                           {{2, 0, 4, 4}, {2, 0, 3, 3}, {}, true},
+                           {{2, 3, 4, 4}, {0, 3, 3, 3}, {}, true},
                            {{1, 1, 1, 1}, {1, 1, 1, 1}},
                            {{1, 3, 31, 5}, {4, 3, 3, 3}, {.padding = {1, 1}}, true},
                            {{1, 2, 5, 33}, {4, 1, 3, 2}, {.stride = {2, 3}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2}, true},
