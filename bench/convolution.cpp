@@ -190,7 +190,7 @@ int main(int argc, char** argv) {
                              {"tf32", DType::f32, MatmulPrecision::tf32},
                              {"bf16", DType::bf16, MatmulPrecision::fp32}}) {
       if (!has_item(options.modes, mode.name) || !has_matmul_precision(mode.precision, options.device)) continue;
-      context().matmul_precision = mode.precision;
+      context().kernels.matmul_precision = mode.precision;
       tables.emplace_back(mode.name, std::vector<Line>{});
       int number = 0;
       for (const Convolution& of : resnet18) {

@@ -43,8 +43,8 @@ void mark() { asm volatile("int3; nop" ::: "memory"); }
 int train_steps(bool fused, int count) {
   set_num_threads(1);
   manual_seed(0);
-  nn::DecoderLM model(
-      {.vocab = 50, .length = 4, .width = 16, .layers = fused ? 2 : 4, .heads = 2, .ff = 16, .dropout = 0.1, .use_fused_kernel = fused});
+  const FusedKernels kernels(fused);
+  nn::DecoderLM model({.vocab = 50, .length = 4, .width = 16, .layers = fused ? 2 : 4, .heads = 2, .ff = 16, .dropout = 0.1});
   const Tensor ids = Tensor::from(std::vector<std::int64_t>{3, 1, 4, 1}, {1, 4});
   train::AdamW optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-3});
   const auto step = [&] { train::update(model.loss(ids, ids), optimizer); };

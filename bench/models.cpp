@@ -114,8 +114,7 @@ int main(int argc, char** argv) {
                                .heads = 4,
                                .ff = 256,
                                .dropout = 0,
-                               .activation = nn::Activation::gelu_tanh,
-                               .use_fused_kernel = true});
+                               .activation = nn::Activation::gelu_tanh});
     const Tensor ids = reshape(remainder(arange(16 * 48) * 7, 96), {16, 48});
     measure("gpt", model, threads, steps, [&] { return model.loss(ids, ids); });
   }

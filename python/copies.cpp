@@ -87,9 +87,9 @@ struct Handles final : nn::Visitor {
   void on_module(const std::string& path, nn::Module& module) override { modules.emplace_back(path, &module); }
 };
 
-using Modes = std::tuple<bool, bool, bool>;
-Modes modes_of(const nn::Module& module) { return {module.training, module.use_fused_kernel, module.is_shared}; }
-void set_modes(nn::Module& module, const Modes& modes) { std::tie(module.training, module.use_fused_kernel, module.is_shared) = modes; }
+using Modes = std::pair<bool, bool>;
+Modes modes_of(const nn::Module& module) { return {module.training, module.is_shared}; }
+void set_modes(nn::Module& module, const Modes& modes) { std::tie(module.training, module.is_shared) = modes; }
 
 std::map<PyTypeObject*, Arguments>& ready_types() {
   static std::map<PyTypeObject*, Arguments> types;

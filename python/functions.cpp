@@ -33,9 +33,9 @@ constexpr std::string_view numpy_names[] = {"axis", "keepdims"}, torch_names[] =
 
 /// Functions of a tensor that are no methods.
 constexpr std::string_view no_methods[] = {
-    "where",                         // PyTorch's x.where(condition, other) begins with the value
-    "unfold",                        // PyTorch's x.unfold(dim, size, step) is sliding_window
-    "embedding", "fused_embedding",  // the table is no subject of its own
+    "where",      // PyTorch's x.where(condition, other) begins with the value
+    "unfold",     // PyTorch's x.unfold(dim, size, step) is sliding_window
+    "embedding",  // the table is no subject of its own
     "quantize",
 };
 

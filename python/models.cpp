@@ -197,7 +197,7 @@ void bind_decoder(nb::module_& m) {
          const Choice<nn::Activation>& activation, bool gated, bool bias, const Choice<nn::NormKind>& norm,
          const Choice<nn::Positions>& positions, double rope_base, const Choice<RopePairs>& rope_pairs, const RopeNumbers& rope_scaling,
          bool scales_embeddings, double layer_norm_eps, bool final_norm, bool head_bias, bool tied_head,
-         const Choice<nn::Initialization>& initialization, bool use_fused_kernel, const Choice<CheckpointPolicy>& activation_checkpointing,
+         const Choice<nn::Initialization>& initialization, const Choice<CheckpointPolicy>& activation_checkpointing,
          const DeviceLike& device) {
         new (self) nn::DecoderLM(
             {.vocab = vocab,
@@ -225,7 +225,6 @@ void bind_decoder(nb::module_& m) {
              .head_bias = head_bias,
              .tied_head = tied_head,
              .initialization = initialization,
-             .use_fused_kernel = use_fused_kernel,
              .activation_checkpointing = activation_checkpointing,
              .device = device.get()});
       },
@@ -235,7 +234,7 @@ void bind_decoder(nb::module_& m) {
       "positions"_a = choice(nn::Positions::learned), "rope_base"_a = 10000, "rope_pairs"_a = choice(RopePairs::adjacent),
       "rope_scaling"_a = RopeNumbers(1, 0, 1, 4), "scales_embeddings"_a = false, "layer_norm_eps"_a = 1e-5, "final_norm"_a = true,
       "head_bias"_a = true, "tied_head"_a = false, "initialization"_a = choice(nn::Initialization::layer_defaults),
-      "use_fused_kernel"_a = false, "activation_checkpointing"_a = choice(CheckpointPolicy::none), "device"_a = nb::none());
+      "activation_checkpointing"_a = choice(CheckpointPolicy::none), "device"_a = nb::none());
   const AttentionMask causal{.causal = true};
   const auto run = [](const nn::DecoderLM& module, const Tensor& ids, const AttentionMask& mask, const MaybeTensor& position_ids) {
     return module.forward(ids, mask, given(position_ids));

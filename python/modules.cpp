@@ -172,11 +172,7 @@ void bind_modules(nb::module_& m) {
             return nb::borrow(self);
           },
           nb::sig("def eval(self) -> typing.Self"), "train(False). Returns the module.")
-      .def("set_use_fused_kernel", returning_self([](nn::Module& module, bool on) { module.set_use_fused_kernel(on); }), "on"_a = true,
-           nb::sig("def set_use_fused_kernel(self, on: bool = True) -> typing.Self"),
-           "Switches the module and all below it between fused kernels and plain ones. Returns the module.")
       .def_rw("training", &nn::Module::training)
-      .def_rw("use_fused_kernel", &nn::Module::use_fused_kernel)
       .def_rw("is_shared", &nn::Module::is_shared, "It is meant to stand in a list more than once.")
       .def("parameters", &nn::parameters, "In the order of the members; a tied tensor once.")
       .def(

@@ -43,7 +43,7 @@ void bind_binary(nb::module_& m) {
   m.def("logical_and", &logical_and, "a"_a, "b"_a, Released());
   m.def("logical_or", &logical_or, "a"_a, "b"_a, Released());
   m.def("atan2", &atan2, "y"_a, "x"_a, Released());
-  m.def("fused_swiglu", &fused_swiglu, "gate"_a, "x"_a, Released());
+  m.def("swiglu", &swiglu, "gate"_a, "x"_a, Released());
 
   m.def("isclose", &isclose, "a"_a, "b"_a, "relative"_a = 1e-5, "absolute"_a = 1e-8, "equal_nan"_a = false, Released());
   m.def("allclose", &allclose, "a"_a, "b"_a, "relative"_a = 1e-5, "absolute"_a = 1e-8, "equal_nan"_a = false, Released());

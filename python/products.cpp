@@ -101,23 +101,15 @@ void bind_convolutions(nb::module_& m) {
 void bind_norms(nb::module_& m) {
   m.def("softmax", &softmax, "x"_a, "dim"_a = -1, Released());
   m.def("log_softmax", &log_softmax, "x"_a, "dim"_a = -1, Released());
-  const auto layer = [&](const char* name, Tensor (*f)(const Tensor&, const Tensor&, const Tensor&, double)) {
-    m.def(
-        name,
-        [f](const Tensor& x, const MaybeTensor& gamma, const MaybeTensor& beta, double eps) {
-          return f(x, given(gamma), given(beta), eps);
-        },
-        "x"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, Released());
-  };
-  layer("layer_norm", &layer_norm);
-  layer("fused_layer_norm", &fused_layer_norm);
-  const auto rms = [&](const char* name, Tensor (*f)(const Tensor&, const Tensor&, double)) {
-    m.def(
-        name, [f](const Tensor& x, const MaybeTensor& gamma, double eps) { return f(x, given(gamma), eps); }, "x"_a, "gamma"_a = nb::none(),
-        "eps"_a = 1e-5, Released());
-  };
-  rms("rms_norm", &rms_norm);
-  rms("fused_rms_norm", &fused_rms_norm);
+  m.def(
+      "layer_norm",
+      [](const Tensor& x, const MaybeTensor& gamma, const MaybeTensor& beta, double eps) {
+        return layer_norm(x, given(gamma), given(beta), eps);
+      },
+      "x"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, Released());
+  m.def(
+      "rms_norm", [](const Tensor& x, const MaybeTensor& gamma, double eps) { return rms_norm(x, given(gamma), eps); }, "x"_a,
+      "gamma"_a = nb::none(), "eps"_a = 1e-5, Released());
   m.def(
       "group_norm",
       [](const Tensor& x, std::int64_t groups, const MaybeTensor& gamma, const MaybeTensor& beta, double eps) {
@@ -129,29 +121,20 @@ void bind_norms(nb::module_& m) {
 
 void bind_branches(nb::module_& m) {
   const auto tuple_of = [](const ResidualNorm& found) { return std::pair(found.sum, found.y); };
-  using OfLayer = ResidualNorm (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, const BranchOptions&);
-  const std::pair<const char*, OfLayer> layer[] = {{"residual_layer_norm", &residual_layer_norm},
-                                                   {"fused_residual_layer_norm", &fused_residual_layer_norm}};
-  for (const auto& [name, f] : layer)
-    m.def(
-        name,
-        [f = f, tuple_of](const Tensor& x, const Tensor& residual, const MaybeTensor& gamma, const MaybeTensor& beta, double eps,
-                          const MaybeTensor& bias, double dropout, bool training) {
-          return tuple_of(f(x, residual, given(gamma), given(beta), eps, {given(bias), dropout, training}));
-        },
-        "x"_a, "residual"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, nb::kw_only(), "bias"_a = nb::none(),
-        "dropout"_a = 0, "training"_a = true, Released());
-  using OfRms = ResidualNorm (*)(const Tensor&, const Tensor&, const Tensor&, double, const BranchOptions&);
-  const std::pair<const char*, OfRms> rms[] = {{"residual_rms_norm", &residual_rms_norm},
-                                               {"fused_residual_rms_norm", &fused_residual_rms_norm}};
-  for (const auto& [name, f] : rms)
-    m.def(
-        name,
-        [f = f, tuple_of](const Tensor& x, const Tensor& residual, const MaybeTensor& gamma, double eps, const MaybeTensor& bias,
-                          double dropout,
-                          bool training) { return tuple_of(f(x, residual, given(gamma), eps, {given(bias), dropout, training})); },
-        "x"_a, "residual"_a, "gamma"_a = nb::none(), "eps"_a = 1e-5, nb::kw_only(), "bias"_a = nb::none(), "dropout"_a = 0,
-        "training"_a = true, Released());
+  m.def(
+      "residual_layer_norm",
+      [tuple_of](const Tensor& x, const Tensor& residual, const MaybeTensor& gamma, const MaybeTensor& beta, double eps,
+                 const MaybeTensor& bias, double dropout, bool training) {
+        return tuple_of(residual_layer_norm(x, residual, given(gamma), given(beta), eps, {given(bias), dropout, training}));
+      },
+      "x"_a, "residual"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, nb::kw_only(), "bias"_a = nb::none(),
+      "dropout"_a = 0, "training"_a = true, Released());
+  m.def(
+      "residual_rms_norm",
+      [tuple_of](const Tensor& x, const Tensor& residual, const MaybeTensor& gamma, double eps, const MaybeTensor& bias, double dropout,
+                 bool training) { return tuple_of(residual_rms_norm(x, residual, given(gamma), eps, {given(bias), dropout, training})); },
+      "x"_a, "residual"_a, "gamma"_a = nb::none(), "eps"_a = 1e-5, nb::kw_only(), "bias"_a = nb::none(), "dropout"_a = 0,
+      "training"_a = true, Released());
   m.def(
       "batch_norm",
       [](const Tensor& x, const MaybeTensor& gamma, const MaybeTensor& beta, double eps, const MaybeTensor& mean,
@@ -194,20 +177,16 @@ void bind_attention(nb::module_& m) {
         new (&self) AttentionMask{causal, given(padding), given(prefix), given(key_lengths), window};
       });
   bound.def("__repr__", [](const AttentionMask& x) { return std::string("AttentionMask(causal=") + (x.causal ? "True" : "False") + ")"; });
-  const auto attention = [&](const char* name, Tensor (*f)(const Tensor&, const Tensor&, const Tensor&, const AttentionParams&)) {
-    m.def(
-        name,
-        [f](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, const MaybeTensor& bias,
-            std::optional<double> scale, double dropout, bool training) {
-          return f(q, k, v, {.mask = mask, .bias = given(bias), .scale = scale, .dropout = dropout, .training = training});
-        },
-        "q"_a, "k"_a, "v"_a, nb::kw_only(), "mask"_a = AttentionMask(), "bias"_a = nb::none(), "scale"_a = nb::none(), "dropout"_a = 0,
-        "training"_a = false, Released());
-  };
-  attention("scaled_dot_product_attention", &scaled_dot_product_attention);
-  attention("fused_scaled_dot_product_attention", &fused_scaled_dot_product_attention);
+  m.def(
+      "scaled_dot_product_attention",
+      [](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, const MaybeTensor& bias, std::optional<double> scale,
+         double dropout, bool training) {
+        const AttentionParams params{.mask = mask, .bias = given(bias), .scale = scale, .dropout = dropout, .training = training};
+        return scaled_dot_product_attention(q, k, v, params);
+      },
+      "q"_a, "k"_a, "v"_a, nb::kw_only(), "mask"_a = AttentionMask(), "bias"_a = nb::none(), "scale"_a = nb::none(), "dropout"_a = 0,
+      "training"_a = false, Released());
   m.def("attention_softmax", &attention_softmax, "scores"_a, "mask"_a = AttentionMask(), Released());
-  m.def("fused_attention_softmax", &fused_attention_softmax, "scores"_a, "mask"_a = AttentionMask(), Released());
   m.def(
       "rope_table",
       [](std::int64_t length, std::int64_t head_dim, double base, const DeviceLike& device, double factor, std::int64_t original_length,

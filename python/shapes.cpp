@@ -61,11 +61,11 @@ void bind_indices(nb::module_& m) {
   m.def("index_copy_", &index_copy_, "x"_a, "dim"_a, "index"_a, "source"_a, Released());
   m.def("nonzero", &nonzero, "x"_a, Released());
   m.def("masked_select", &masked_select, "x"_a, "mask"_a, Released());
-  m.def("embedding", &embedding, "table"_a, "indices"_a, Released());
+  m.def("embedding", nb::overload_cast<const Tensor&, const Tensor&>(&embedding), "table"_a, "indices"_a, Released());
   m.def(
-      "fused_embedding",
+      "embedding",
       [](const Tensor& table, const MaybeTensor& positions, const Tensor& ids, double p, bool training) {
-        return fused_embedding(table, given(positions), ids, p, training);
+        return embedding(table, given(positions), ids, p, training);
       },
       "table"_a, "positions"_a.none(), "ids"_a, "p"_a = 0, "training"_a = true, Released());
   m.def("one_hot", &one_hot, "indices"_a, "classes"_a, "dtype"_a = DType::f32, Released());

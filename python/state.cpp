@@ -71,6 +71,10 @@ void bind_state(nb::module_& m) {
       [](const Choice<MatmulPrecision>& precision) { return scope_of<MatmulPrecisionMode>(MatmulPrecision(precision)); }, "precision"_a,
       "Sets the precision of float32 matrix products on a GPU.");
   m.def(
+      "fused_kernels", [](bool fused) { return scope_of<FusedKernels>(fused); }, "fused"_a = true,
+      "Ops with fused kernels run these, as a thread does from its start, or are composed of other ops, as told.");
+  m.def("plain_kernels", [] { return scope_of<PlainKernels>(); }, "Ops are composed of others where they could run a fused kernel.");
+  m.def(
       "anomaly_mode",
       [](const nn::Module* module) {
         return module ? scope_of<AnomalyMode>(nn::module_names(*module)) : scope_of<AnomalyMode>(ModuleNames());

@@ -102,10 +102,10 @@ class Bench {
   void measure(const Case& c, const std::string& mode, const std::string& impl) {
     manual_seed(0);  // the same numbers in every row, so that results of variants differ by the mask only
     const AttentionInputs in(c, float_modes().at(mode).first, device_);
-    const auto attend = impl == "fused" ? fused_scaled_dot_product_attention : scaled_dot_product_attention;
+    const FusedKernels kernels(impl == "fused");
     const auto call = [&] {
       const Tensors parts = in.parts();
-      return attend(parts[0], parts[1], parts[2], in.params);
+      return scaled_dot_product_attention(parts[0], parts[1], parts[2], in.params);
     };
     synchronize(device_);
     reset_peak_memory(device_);
@@ -161,7 +161,7 @@ class Bench {
     return result;
   }
   static const char* precision_name() {
-    switch (context().matmul_precision) {
+    switch (context().kernels.matmul_precision) {
       case MatmulPrecision::tf32: return "tf32";
       case MatmulPrecision::tf32x3: return "tf32x3";
       default: return "fp32";

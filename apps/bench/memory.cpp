@@ -67,6 +67,7 @@ struct Measured {
 
 /// Records a history of each call, and keeps that of the last one or of the one that ran out of memory.
 void measure(const StepCase& c, Device device, bool stacks, Measured& result) {
+  const FusedKernels kernels(c.use_fused_kernel);
   manual_seed(0);
   const nn::DecoderLMOptions options = model_options(c, device);
   require_memory(options, c.forward_only);

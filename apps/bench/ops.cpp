@@ -51,6 +51,15 @@ Tensor leaf(const Shape& shape, DType dtype, Device device) {
   return cast(randn(shape, 0, 1, DType::f32, device), dtype).set_requires_grad();
 }
 
+/// f with its ops composed of others.
+template <class F>
+std::function<Tensor()> composed(F f) {
+  return [f] {
+    const PlainKernels scope;
+    return f();
+  };
+}
+
 /// Attention scores with the last three keys padded.
 Case softmax_case(const Shape& shape, DType dtype, Device device) {
   const std::int64_t bytes = numel(shape) * static_cast<std::int64_t>(size_of(dtype));
@@ -66,13 +75,13 @@ Case softmax_case(const Shape& shape, DType dtype, Device device) {
           3 * bytes,
           {x},
           [=] { return softmax(x + additive); },
-          [=] { return fused_attention_softmax(x, {.padding = padding}); }};
+          [=] { return attention_softmax(x, {.padding = padding}); }};
 }
 
 Case long_softmax_case(const Shape& shape, DType dtype, Device device) {
   const std::int64_t bytes = numel(shape) * static_cast<std::int64_t>(size_of(dtype));
   const Tensor x = leaf(shape, dtype, device);
-  return {"softmax", shape, dtype, 2 * bytes, 3 * bytes, {x}, [=] { return softmax(x); }, [=] { return fused_attention_softmax(x); }};
+  return {"softmax", shape, dtype, 2 * bytes, 3 * bytes, {x}, [=] { return softmax(x); }, [=] { return attention_softmax(x); }};
 }
 
 Case norm_case(bool centered, Size size, DType dtype, Device device) {
@@ -82,12 +91,11 @@ Case norm_case(bool centered, Size size, DType dtype, Device device) {
   if (centered) {
     const Tensor beta = leaf({size.columns}, dtype, device);
     result.leaves.push_back(beta);
-    result.plain = [=] { return layer_norm(x, gamma, beta); };
-    result.fused = [=] { return fused_layer_norm(x, gamma, beta); };
+    result.fused = [=] { return layer_norm(x, gamma, beta); };
   } else {
-    result.plain = [=] { return rms_norm(x, gamma); };
-    result.fused = [=] { return fused_rms_norm(x, gamma); };
+    result.fused = [=] { return rms_norm(x, gamma); };
   }
+  result.plain = composed(result.fused);
   return result;
 }
 
@@ -99,14 +107,8 @@ Case residual_case(Size size, DType dtype, Device device) {
   const Tensor bias = leaf({size.columns}, dtype, device), gamma = leaf({size.columns}, dtype, device),
                beta = leaf({size.columns}, dtype, device);
   const BranchOptions branch{.bias = bias, .dropout = 0.1};
-  return {"residual_layernorm",
-          shape,
-          dtype,
-          4 * bytes,
-          4 * bytes,
-          {x, residual, bias, gamma, beta},
-          [=] { return residual_layer_norm(x, residual, gamma, beta, 1e-5, branch).y; },
-          [=] { return fused_residual_layer_norm(x, residual, gamma, beta, 1e-5, branch).y; }};
+  const auto joined = [=] { return residual_layer_norm(x, residual, gamma, beta, 1e-5, branch).y; };
+  return {"residual_layernorm", shape, dtype, 4 * bytes, 4 * bytes, {x, residual, bias, gamma, beta}, composed(joined), joined};
 }
 
 /// An update reads parameter, gradient and two moments and writes all but the gradient; with 16 bits, the parameter is written and

@@ -53,7 +53,6 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device) {
   model.dropout = c.dropout;
   model.activation = nn::Activation::gelu_tanh;
   model.head_bias = false;
-  model.use_fused_kernel = c.use_fused_kernel;
   model.activation_checkpointing = c.activation_checkpointing;
   model.device = device;
   if (c.arch == "llama") {
@@ -276,6 +275,7 @@ std::vector<std::string> step_models() {
 std::string list_of_step_models() { return fmt::format("{}", fmt::join(step_models(), ", ")); }
 
 StepFigures measure_step(const StepCase& c, Device device, parallel::ProcessGroup* group) {
+  const FusedKernels kernels(c.use_fused_kernel);
   manual_seed(0);
   const nn::DecoderLMOptions options = model_options(c, device);
   require_memory(options, c.forward_only, local_ranks());

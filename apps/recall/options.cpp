@@ -171,7 +171,6 @@ nn::DecoderLMOptions model_options(const Options& options, Device device) {
   model.tied_head = options.tied_head;
   model.head_bias = false;
   model.initialization = apps::initialization_of(options.init);
-  model.use_fused_kernel = options.use_fused_kernel;
   model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();
   model.device = device;
   return model;

@@ -35,6 +35,7 @@ static std::vector<std::int64_t> count_targets(const Examples& examples, bool an
 
 Training::Training(const Options& options, const DataSet& data, Device device, train::Run& run)
     : options_(options),
+      kernels_(options.use_fused_kernel),
       device_(device),
       model_(model_options(options, device)),
       train_(upload(data.train)),

@@ -68,6 +68,7 @@ class Training {
   train::Validation validate(const train::Trainer& trainer);
 
   const Options options_;
+  const FusedKernels kernels_;  ///< as the options say, as long as it lives
   const Device device_;
   nn::DecoderLM model_;
   const DeviceExamples train_, valid_, test_;

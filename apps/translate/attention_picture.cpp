@@ -35,11 +35,10 @@ Tensor mean_probabilities(const Tensor& q, const Tensor& k, const AttentionMask&
 /// Reshapes x (1, T, heads * D) to (1, T, heads, D).
 Tensor in_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {1, x.size(1), heads, x.size(2) / heads}); }
 
-/// A model of the layers before `layer`, with composed kernels and shared parameters: its output is the layer's input.
+/// A model of the layers before `layer`, with shared parameters: its output is the layer's input.
 nn::TransformerModel below(nn::TransformerModel body, std::int64_t layer) {
   body.blocks.resize(static_cast<std::size_t>(layer));
   body.norm.reset();
-  body.set_use_fused_kernel(false);
   return body;
 }
 
@@ -51,8 +50,7 @@ Tensor self_attention(const nn::TransformerLayer& layer, const Tensor& x, const 
   return mean_probabilities(parts[0], parts[1], mask);
 }
 
-Tensor cross_attention(nn::TransformerLayer layer, const Tensor& x, const Tensor& memory) {
-  layer.set_use_fused_kernel(false);
+Tensor cross_attention(const nn::TransformerLayer& layer, const Tensor& x, const Tensor& memory) {
   const Tensor seen = x + layer.attn.forward(layer.norm1.forward(x), {.causal = true});
   const nn::AttentionOptions& o = layer.cross_attn->options;
   const Tensor q = in_heads(layer.cross_attn->query->forward(layer.norm_cross->forward(seen)), o.heads);
@@ -85,6 +83,7 @@ std::string attention_picture(const Translator& translator, const std::string& l
   const train::PrecisionScope scope(precision(translator.options));
   const nn::TokenIds target = nn::generate(translator.read({source}), {.eos = translator.eos_tgt(), .has_scores = false})[0][0].tokens;
 
+  const PlainKernels composed;
   const auto sources = static_cast<std::int64_t>(source.size()), targets = static_cast<std::int64_t>(target.size());
   const auto row = [&](const nn::TokenIds& ids) {
     return Tensor::from(ids, {1, static_cast<std::int64_t>(ids.size())}, translator.device);

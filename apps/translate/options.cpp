@@ -197,7 +197,6 @@ nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, D
   model.tied_head = options.tied_head;
   model.positions = apps::positions_of(options.positions);
   model.initialization = apps::initialization_of(options.init);
-  model.use_fused_kernel = options.use_fused_kernel;
   model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();
   model.device = device;
   return model;

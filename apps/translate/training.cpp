@@ -16,6 +16,7 @@ namespace tern::translate {
 Training::Training(Translator& translator, TrainingPairs& train, const text::ParallelCorpus& valid, std::vector<text::Example> examples,
                    train::Run& run)
     : options_(translator.options),
+      kernels_(options_.use_fused_kernel),
       translator_(translator),
       model_(translator.model),
       train_(train),

@@ -38,6 +38,7 @@ class Training {
   double valid_loss(double label_smoothing = 0);
 
   const Options& options_;
+  const FusedKernels kernels_;  ///< as the options say, as long as it lives
   Translator& translator_;
   TranslationModel& model_;
   TrainingPairs& train_;

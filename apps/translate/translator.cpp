@@ -131,7 +131,6 @@ Translator Translator::load(const std::filesystem::path& run, Device device, con
   nn::set_requires_grad(model, false);  // saves the memory of gradients
   train::set_precision(model, precision(options));
   model.eval();
-  model.set_use_fused_kernel();  // with these the result of a sentence does not depend on the others in its batch
   return {.options = std::move(options),
           .tokenizer = std::move(tokenizer),
           .model = std::move(model),

@@ -58,7 +58,6 @@ nn::DecoderLM written_and_read() {
 
 int main(int argc, char** argv) try {
   nn::DecoderLM model = argc > 1 ? models::load_hugging_face(argv[1]) : written_and_read();
-  model.set_use_fused_kernel(true);
   print_summary(model);
   nn::TokenIds prompt;
   for (int i = 2; i < argc; ++i) prompt.push_back(std::atoll(argv[i]));

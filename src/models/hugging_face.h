@@ -15,10 +15,10 @@ struct HuggingFaceOptions {
 };
 
 /// Loads a model that Hugging Face's transformers has saved in a directory: config.json and model.safetensors, or several files with
-/// model.safetensors.index.json. Its model_type has to be "gpt2" or "llama". The model is in evaluation mode and uses composed attention;
-/// set_use_fused_kernel(true) selects the fused kernels. Draws no random numbers of the thread's generator. Throws FileError for a
-/// model_type or an option of config.json that DecoderLM lacks and for tensors other than config.json implies, before parameters are
-/// allocated, and for values out of the range of `dtype`. Throws Error for a dtype that is not floating.
+/// model.safetensors.index.json. Its model_type has to be "gpt2" or "llama". The model is in evaluation mode. Draws no random numbers of
+/// the thread's generator. Throws FileError for a model_type or an option of config.json that DecoderLM lacks and for tensors other than
+/// config.json implies, before parameters are allocated, and for values out of the range of `dtype`. Throws Error for a dtype that is not
+/// floating.
 nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceOptions& options = {});
 
 /// Options of save_hugging_face.

@@ -82,9 +82,9 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
     parts = split(cache ? cache->memory(keys_values) : keys_values(), kv_heads, 2);
     parts.insert(parts.begin(), in_heads(query->forward(x), heads));
   }
-  const auto attend = use_fused_kernel ? fused_scaled_dot_product_attention : scaled_dot_product_attention;
   const AttentionMask seen = cache && qkv ? cache->mask(mask) : mask;
-  const Tensor y = attend(parts[0], parts[1], parts[2], {.mask = seen, .dropout = options.dropout, .training = training});
+  const AttentionParams params{.mask = seen, .dropout = options.dropout, .training = training};
+  const Tensor y = scaled_dot_product_attention(parts[0], parts[1], parts[2], params);
   return reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)});
 }
 

@@ -220,7 +220,8 @@ DecodingGraphs::~DecodingGraphs() = default;
 
 std::shared_ptr<DecodingGraphs::Reader> DecodingGraphs::reader(Device device, std::vector<std::int64_t> key,
                                                                const std::function<std::shared_ptr<Reader>()>& make) {
-  key.push_back(static_cast<std::int64_t>(context().matmul_precision));
+  key.push_back(static_cast<std::int64_t>(context().kernels.matmul_precision));
+  key.push_back(context().kernels.fused);
   const std::lock_guard lock(state_->mutex);
   State::Kept& kept = state_->kept[std::this_thread::get_id()];
   if (!kept.reader || key != kept.key) {
@@ -251,8 +252,7 @@ Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& p
   const auto make = [&] { return std::make_shared<PromptReader>(model, options, rows.ids.size(0), limit); };
   const std::shared_ptr<DecodingGraphs::Reader> reader =
       DecodingGraphs::serve(options.graphs)
-          ? options.graphs->reader(
-                device, {address(model.tokens), model.use_fused_kernel, limit, options.is_prefix_visible, options.reset_position}, make)
+          ? options.graphs->reader(device, {address(model.tokens), limit, options.is_prefix_visible, options.reset_position}, make)
           : make();
   Continuation result = continuation(reader, rows, static_cast<std::int64_t>(prompts.size()));
   for (const TokenIds& prompt : prompts) result.limits.push_back(limit - static_cast<std::int64_t>(prompt.size()));
@@ -273,8 +273,7 @@ Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenId
   const bool has_graphs = DecodingGraphs::serve(options.graphs);
   const auto make = [&] { return std::make_shared<SourceReader>(model, options, rows.ids.size(0), limit, has_graphs && device != cpu); };
   const std::shared_ptr<DecodingGraphs::Reader> reader =
-      has_graphs ? options.graphs->reader(device, {address(model.encoder.tokens), model.use_fused_kernel, limit, options.start}, make)
-                 : make();
+      has_graphs ? options.graphs->reader(device, {address(model.encoder.tokens), limit, options.start}, make) : make();
   Continuation result = continuation(reader, rows, static_cast<std::int64_t>(sources.size()));
   result.limits.assign(sources.size(), limit);
   return result;

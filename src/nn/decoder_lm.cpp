@@ -6,7 +6,6 @@ DecoderLM::DecoderLM(const DecoderLMOptions& options_) : Callable(options_, {.mo
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
   initialize(named_parameters(*this), options, 2 * options.layers);
-  set_use_fused_kernel(options.use_fused_kernel);
 }
 
 void DecoderLM::visit(Visitor& v) {

@@ -23,7 +23,6 @@ EncoderDecoder::EncoderDecoder(const EncoderDecoderOptions& options_) : options(
   for (const NamedTensor& entry : named_parameters(*this)) (entry.name.starts_with("encoder.") ? below : above).push_back(entry);
   initialize(below, options, 2 * options.encoder_layers);
   initialize(above, options, 3 * options.layers);
-  set_use_fused_kernel(options.use_fused_kernel);
 }
 
 void EncoderDecoder::visit(Visitor& v) {

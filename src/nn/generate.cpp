@@ -142,7 +142,7 @@ void run_concurrently(std::size_t count, std::int64_t threads, const F& work) {
   std::vector<std::exception_ptr> errors(count);
   const auto take = [&](int) {
     const ScopedValue grad(context().grad, outer.grad);
-    const ScopedValue precision(context().matmul_precision, outer.matmul_precision);
+    const ScopedValue kernels(context().kernels, outer.kernels);
     const ScopedValue device(context().factory_device, outer.factory_device);
     for (std::size_t i; !has_failed && (i = taken.fetch_add(1)) < count;) try {
         work(i);

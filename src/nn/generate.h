@@ -66,9 +66,9 @@ struct Hypothesis {
 /// drawn. Beam search (Note [Beam search]) ends for a row when it has `beam` complete hypotheses and the best incomplete one scores no more
 /// than the worst of them. A row has fewer than n_best hypotheses if fewer have a probability above 0. The host reads one number a step;
 /// the logits stay on the device, and rows that have ended are removed from the batch. On the CPU the result of a row does not depend,
-/// bitwise, on the other rows and their order if that holds for `next`. It does for read_prompts and read_sources with fused kernels; the
-/// composed softmax of prompts sums in an order that depends on the longest prompt. Throws Error for options out of range, and for logits
-/// with a NaN or +inf, or all -inf: each row has a hypothesis.
+/// bitwise, on the other rows and their order if that holds for `next`. It does for read_prompts and read_sources, except in a
+/// PlainKernels scope: the composed softmax of prompts sums in an order that depends on the longest prompt. Throws Error for options out of
+/// range, and for logits with a NaN or +inf, or all -inf: each row has a hypothesis.
 std::vector<std::vector<Hypothesis>> generate(Continuation text, const GenerateOptions& options = {});
 
 /// An ensemble of models, with the mean of their probabilities. They need the same vocabulary and rows; the lowest limit of a row applies.

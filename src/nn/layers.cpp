@@ -46,13 +46,13 @@ Tensor Linear::forward(const Tensor& x) const { return product(x, bias); }
 Tensor Linear::forward_without_bias(const Tensor& x) const { return product(x, {}); }
 
 Tensor Linear::activated(Activation activation, const Tensor& x) const {
-  if (!use_fused_kernel || quantized.defined() || activation != Activation::gelu_tanh) return activate(activation, forward(x));
+  if (quantized.defined() || activation != Activation::gelu_tanh) return activate(activation, forward(x));
   const ModuleScope scope(this, "Linear");
   return linear_gelu(x, weight, bias);
 }
 
 Tensor Linear::activated(Activation activation, const Tensor& x, const Linear& next, bool adds_next_bias) const {
-  if (!use_fused_kernel || quantized.defined() || next.quantized.defined() || activation != Activation::gelu_tanh) {
+  if (quantized.defined() || next.quantized.defined() || activation != Activation::gelu_tanh) {
     const Tensor hidden = activated(activation, x);
     return adds_next_bias ? next.forward(hidden) : next.forward_without_bias(hidden);
   }
@@ -61,7 +61,7 @@ Tensor Linear::activated(Activation activation, const Tensor& x, const Linear& n
 }
 
 Tensor Linear::cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options) const {
-  if (!use_fused_kernel || quantized.defined()) return tern::cross_entropy(forward(x), targets, options);
+  if (quantized.defined()) return tern::cross_entropy(forward(x), targets, options);
   const ModuleScope scope(this, "Linear");
   return linear_cross_entropy(x, weight, bias, targets, options);
 }
@@ -115,8 +115,7 @@ std::string Norm::settings() const {
 Tensor Norm::forward(const Tensor& x) const {
   const ModuleScope scope(this, name(kind));
   if (kind == NormKind::none) return x;
-  if (kind == NormKind::rms) return (use_fused_kernel ? fused_rms_norm : rms_norm)(x, weight, eps);
-  return (use_fused_kernel ? fused_layer_norm : layer_norm)(x, weight, bias, eps);
+  return kind == NormKind::rms ? rms_norm(x, weight, eps) : layer_norm(x, weight, bias, eps);
 }
 
 ResidualNorm Norm::forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options) const {
@@ -126,10 +125,8 @@ ResidualNorm Norm::forward(const Tensor& branch, const Tensor& residual, const B
     const Tensor sum = residual + dropout(x, options.dropout, options.training);
     return {sum, sum};
   }
-  if (kind == NormKind::rms)
-    return (use_fused_kernel ? fused_residual_rms_norm : residual_rms_norm)(branch, residual, weight, eps, options);
-  const auto join = use_fused_kernel ? fused_residual_layer_norm : residual_layer_norm;
-  return join(branch, residual, weight, bias, eps, options);
+  if (kind == NormKind::rms) return residual_rms_norm(branch, residual, weight, eps, options);
+  return residual_layer_norm(branch, residual, weight, bias, eps, options);
 }
 
 Dropout::Dropout(double probability) : p(probability) {

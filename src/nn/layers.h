@@ -33,11 +33,11 @@ struct Linear final : Callable<Linear> {
   Tensor forward(const Tensor& x) const;
   /// x W^T, for a caller that adds the bias in its own kernel: see ResidualStream.
   Tensor forward_without_bias(const Tensor& x) const;
-  /// activate(activation, forward(x)); with fused kernels, gelu_tanh is the epilogue of the product (linear_gelu).
+  /// activate(activation, forward(x)); gelu_tanh is the epilogue of the product (linear_gelu).
   Tensor activated(Activation activation, const Tensor& x) const;
-  /// next.forward(activated(activation, x)), or without next's bias; with fused kernels and gelu_tanh it is one op (feed_forward_gelu).
+  /// next.forward(activated(activation, x)), or without next's bias; with gelu_tanh it is one op (feed_forward_gelu).
   Tensor activated(Activation activation, const Tensor& x, const Linear& next, bool adds_next_bias) const;
-  /// cross_entropy(forward(x), targets, options); with fused kernels, the whole logits are never in memory (linear_cross_entropy).
+  /// cross_entropy(forward(x), targets, options), for which the whole logits are never in memory (linear_cross_entropy).
   Tensor cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options = {}) const;
 
   bool defined() const { return weight.defined() || quantized.defined(); }  ///< false for Linear(), which has no parameters
@@ -89,7 +89,7 @@ struct Norm : Callable<Norm> {
   void visit(Visitor& v) override;
   std::string type_name() const override;
   std::string settings() const override;
-  /// x (..., width) -> the same shape; one kernel with use_fused_kernel.
+  /// x (..., width) -> the same shape.
   Tensor forward(const Tensor& x) const;
   /// Adds a branch to the residual stream, and normalizes the sum.
   ResidualNorm forward(const Tensor& branch, const Tensor& residual, const BranchOptions& options = {}) const;

@@ -192,10 +192,6 @@ void Module::train(bool on) {
   EachModule([on](const std::string&, Module& module) { module.training = on; }).walk(*this);
 }
 
-void Module::set_use_fused_kernel(bool on) {
-  EachModule([on](const std::string&, Module& module) { module.use_fused_kernel = on; }).walk(*this);
-}
-
 std::vector<NamedTensor> named_parameters(const Module& module) { return collect(module, true, false); }
 std::vector<NamedTensor> named_buffers(const Module& module) { return collect(module, false, true); }
 

@@ -79,12 +79,9 @@ struct Module {
   /// Sets training or evaluation mode, which dropout reads, for the module and all modules below it.
   void train(bool on = true);
   void eval() { train(false); }  ///< train(false)
-  /// Chooses fused or plain kernels for the module and all modules below it; they give the same results up to rounding.
-  void set_use_fused_kernel(bool on = true);
 
-  bool training = true;           ///< set by train(); dropout and batch norms read it
-  bool use_fused_kernel = false;  ///< use fused kernels, in layers that have them
-  bool is_shared = false;         ///< copies in one list share the parameters intentionally
+  bool training = true;    ///< set by train(); dropout and batch norms read it
+  bool is_shared = false;  ///< copies in one list share the parameters intentionally
 
   std::function<void()> before_forward;  ///< called when a forward begins, e.g. to gather sharded parameters; usually empty
 };

@@ -23,9 +23,8 @@ Tensor FeedForward::forward(const Tensor& x, bool adds_bias) const {
   if (!gate && !drops) return fc.activated(activation, x, proj, adds_bias);
   Tensor hidden;
   if (gate) {
-    const bool is_swiglu = use_fused_kernel && activation == Activation::silu;
     const Tensor gated = gate->forward(x), up = fc.forward(x);
-    hidden = is_swiglu ? fused_swiglu(gated, up) : activate(activation, gated) * up;
+    hidden = activation == Activation::silu ? swiglu(gated, up) : activate(activation, gated) * up;
   } else {
     hidden = fc.activated(activation, x);
   }
@@ -34,13 +33,11 @@ Tensor FeedForward::forward(const Tensor& x, bool adds_bias) const {
 }
 
 void ResidualStream::add(const Tensor& branch, const Linear& proj, const Dropout& drop) {
-  if (fused_) defer(proj.forward_without_bias(branch), proj.bias, drop);
-  else x_ = x_ + drop.forward(proj.forward(branch));
+  defer(proj.forward_without_bias(branch), proj.bias, drop);
 }
 
 void ResidualStream::add(const Tensor& branch, const FeedForward& ff, const Dropout& drop) {
-  if (fused_) defer(ff.forward(branch, false), ff.proj.bias, drop);
-  else x_ = x_ + drop.forward(ff.forward(branch));
+  defer(ff.forward(branch, false), ff.proj.bias, drop);
 }
 
 void ResidualStream::defer(const Tensor& product, const Tensor& bias, const Dropout& drop) {
@@ -70,8 +67,8 @@ void ResidualStream::checkpointed(CheckpointPolicy policy, const Tensors& inputs
                                   std::function<void(ResidualStream&, const Tensors&)> add) {
   // The options of the branch that is pending at the end are not tensors: the first run stores them here.
   const auto end = std::make_shared<BranchOptions>();
-  const auto run = [=, begin = options_, fused = fused_](const Tensors& in) -> Tensors {
-    ResidualStream stream(in[0], fused);
+  const auto run = [=, begin = options_](const Tensors& in) -> Tensors {
+    ResidualStream stream(in[0]);
     stream.pending_ = in[1];
     stream.options_ = begin;
     add(stream, {in.begin() + 2, in.end()});
@@ -130,7 +127,7 @@ void TransformerLayer::visit(Visitor& v) {
 Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask) const { return forward(x, mask, {}, {}); }
 
 Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const {
-  ResidualStream stream(x, use_fused_kernel);
+  ResidualStream stream(x);
   forward(stream, mask, memory, memory_mask);
   return stream.value();
 }

@@ -29,13 +29,13 @@ struct FeedForward final : Callable<FeedForward> {
   Activation activation = Activation::gelu;  ///< see FeedForwardOptions
 };
 
-/// Residual stream (B, T, width), and a branch that is still to be added. With fused kernels a branch is deferred, so that its bias, its
-/// dropout, the addition and the norm that follows are one kernel; otherwise it is added at once.
+/// Residual stream (B, T, width), and a branch that is still to be added: a branch is deferred, so that its bias, its dropout, the addition
+/// and the norm that follows are one op.
 class ResidualStream {
  public:
   /// Starts from x (B, T, width), the embeddings.
-  explicit ResidualStream(Tensor x, bool use_fused_kernel = false) : x_(std::move(x)), fused_(use_fused_kernel) {}
-  /// Adds drop(proj(branch)) to the stream: at once, or with fused kernels in the kernel of the next norm.
+  explicit ResidualStream(Tensor x) : x_(std::move(x)) {}
+  /// Adds drop(proj(branch)) to the stream, in the next norm.
   void add(const Tensor& branch, const Linear& proj, const Dropout& drop);
   /// Adds drop(ff(branch)) to the stream, likewise.
   void add(const Tensor& branch, const FeedForward& ff, const Dropout& drop);
@@ -48,12 +48,11 @@ class ResidualStream {
   void checkpointed(CheckpointPolicy policy, const Tensors& inputs, std::function<void(ResidualStream&, const Tensors& inputs)> add);
 
  private:
-  /// Keeps a branch, without its bias, for the kernel of the next norm.
+  /// Keeps a branch, without its bias, for the next norm.
   void defer(const Tensor& product, const Tensor& bias, const Dropout& drop);
 
   Tensor x_, pending_;
   BranchOptions options_;  ///< options of the pending branch
-  bool fused_;
 };
 
 /// Initialization of a transformer model's parameters.
@@ -101,7 +100,6 @@ struct TransformerOptions {
   bool head_bias = true;                       ///< bias of the head, in a model that has one
   bool tied_head = false;                      ///< the head's weight is the token table
   Initialization initialization = Initialization::layer_defaults;  ///< see Initialization
-  bool use_fused_kernel = false;                                   ///< initial value of Module::use_fused_kernel
   /// Activation checkpointing of each layer.
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
   Device device = default_device();  ///< device of the parameters

@@ -89,7 +89,6 @@ TransformerModel::TransformerModel(const TransformerOptions& options_, const Tra
   for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options, part.cross, rope);
   if (options.final_norm && options.norm != NormKind::none)
     norm.emplace(options.norm, options.width, NormOptions{.eps = options.layer_norm_eps, .bias = options.bias, .device = options.device});
-  set_use_fused_kernel(options.use_fused_kernel);
 }
 
 void TransformerModel::visit(Visitor& v) {
@@ -127,12 +126,12 @@ Tensor TransformerModel::position_rows(const Tensor& position_ids, std::int64_t 
 Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids) const {
   const double scale = options.scales_embeddings ? std::sqrt(static_cast<double>(options.width)) : 1;
   const bool is_quantized = tokens.quantized.defined() || (positions && positions->quantized.defined());
-  if (use_fused_kernel && !position_ids.defined() && !is_quantized) {
+  if (!position_ids.defined() && !is_quantized) {
     Tensor table = position_table();
-    if (scale == 1) return fused_embedding(tokens.weight, table, ids, drop.p, drop.training);
+    if (scale == 1) return embedding(tokens.weight, table, ids, drop.p, drop.training);
     // The op has no scale, and dropout uses the same random numbers on either side of one.
     if (table.defined()) table = slice(table, 0, 0, ids.size(1)) * (1 / scale);
-    return fused_embedding(tokens.weight, table, ids, drop.p, drop.training) * scale;
+    return embedding(tokens.weight, table, ids, drop.p, drop.training) * scale;
   }
   Tensor x = tokens.forward(ids, dtype());
   if (scale != 1) x = x * scale;
@@ -186,8 +185,7 @@ Tensor TransformerModel::hidden(const Tensor& ids_, const AttentionMask& visible
     if (cache) memory_mask = cache->memory_mask([&] { return shared_by_layers(memory.mask); });
     else memory_mask = mask_of_layers(memory.mask, memory.states.size(1), dtype());
   }
-  ResidualStream stream(embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids),
-                        use_fused_kernel);
+  ResidualStream stream(embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids));
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (cache) {
       const LayerCache layer = cache->layer(i);

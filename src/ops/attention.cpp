@@ -21,7 +21,7 @@
 #include "ops/view.h"
 #include "tensor/view_of.h"
 
-// Scaled dot-product attention: composed of other ops, and fused (flash attention in tiles).
+// Scaled dot-product attention: the choice among its ways, and flash attention in tiles.
 namespace tern {
 
 using namespace detail;
@@ -29,7 +29,7 @@ using namespace detail;
 namespace {
 
 /// Products run in the lowered dtype, and the bias is added to their result.
-constexpr Op fused_op{.name = "fused_scaled_dot_product_attention", .autocast = CastTo::lower};
+constexpr Op attention_op{.name = "scaled_dot_product_attention", .autocast = CastTo::lower};
 
 /// Checks starts on the CPU, where they can be read without a wait: ascending from 0 to the number of rows, in steps of at most `longest`.
 void check_starts(const char* op, const char* what, const Tensor& starts, std::int64_t rows, std::int64_t longest) {
@@ -170,7 +170,7 @@ struct KernelParams {
 
 /// Flash attention: memory does not grow with T S.
 struct TiledAttention {
-  static constexpr Op op = fused_op;
+  static constexpr Op op = attention_op;
   KernelParams given;
   PhiloxState draws;
 
@@ -218,7 +218,7 @@ struct TiledAttention {
 
 /// Attention of one query per sequence, without gradients: keys and values are read once, in place.
 struct DecodeAttention {
-  static constexpr Op op = fused_op;
+  static constexpr Op op = attention_op;
   KernelParams given;
 
   Result<Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
@@ -239,7 +239,7 @@ Tensor whole_projection(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 /// On a GPU, by the single-tile kernels for short sequences, one head in one tile. q, k and v are slices of one projection.
 struct SingleTileAttention {
-  static constexpr Op op = fused_op;
+  static constexpr Op op = attention_op;
   KernelParams given;
   PhiloxState draws;
 
@@ -272,22 +272,15 @@ AttentionParams with_bias(AttentionParams params, const Tensor& bias) {
   return params;
 }
 
-/// scaled_dot_product_attention, composed of other ops.
-struct ComposedAttention {
-  static constexpr Op op{.name = "scaled_dot_product_attention", .autocast = CastTo::lower};
+/// The choice among the ways.
+struct Attention {
+  static constexpr Op op = attention_op;
   AttentionParams params;
 
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
-    const AttentionParams given = with_bias(params, bias);
-    return compose(check(op.name, q, k, v, given), q, k, v, given, false);
+  Tensor plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
+    const AttentionParams all = with_bias(params, bias);
+    return compose(check(op.name, q, k, v, all), q, k, v, all);
   }
-};
-
-/// The choice among the fused ops.
-struct FusedAttention {
-  static constexpr Op op = fused_op;
-  AttentionParams params;
-
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
     const AttentionParams all = with_bias(params, bias);
     const AttentionSizes sizes = check(op.name, q, k, v, all);
@@ -309,7 +302,7 @@ struct FusedAttention {
         const Tensors parts = is_projection ? Tensors{rows[0], rows[1], rows[2]} : unstack(stack({rows[0], rows[1], rows[2]}, 2), 2);
         return call(SingleTileAttention{given, draws()}, parts[0], parts[1], parts[2]);
       }
-      default: return compose(sizes, q, k, v, all, true);
+      default: return compose(sizes, q, k, v, all);
     }
   }
 };
@@ -317,11 +310,7 @@ struct FusedAttention {
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
-  return call(ComposedAttention{with_bias(params, {})}, q, k, v, params.bias);
-}
-
-Tensor fused_scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
-  return call(FusedAttention{with_bias(params, {})}, q, k, v, params.bias);
+  return call(Attention{with_bias(params, {})}, q, k, v, params.bias);
 }
 
 }  // namespace tern

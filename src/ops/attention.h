@@ -28,12 +28,12 @@ struct AttentionParams {
 /// gives zeros, with gradients of zero; one that sees a score of NaN or +inf gives NaN. Element i of the probabilities (B, H, T, S) is
 /// dropped or kept by random number i. Vaswani et al., 2017; Ainslie et al., "GQA", 2023. Throws Error for floating dtypes that differ, for
 /// shapes that do not fit, and on the CPU for starts that are not ascending or leave the range of rows.
+///
+/// One fused op (flash attention), in memory that grows with T and S and not with T S: backward keeps the inputs, the result and one number
+/// for each query and head, two with a bias (Dao, "FlashAttention-2", 2023). Calls that no kernel of the GPU takes are composed of other
+/// ops, in chunks of queries where the scores are large; with dropout, a prefix or packed sequences, and in a PlainKernels scope, they are
+/// composed whole, in memory that grows with T S. On a GPU a query whose largest score is beyond 2^30 in magnitude may have no gradient,
+/// unless there is a bias.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
-/// scaled_dot_product_attention as one fused op (flash attention), in memory that grows with T and S and not with T S: backward keeps the
-/// inputs, the result and one number for each query and head, two with a bias (Dao, "FlashAttention-2", 2023). Calls that no kernel of the
-/// GPU takes are composed of other ops, in chunks of queries where the scores are large; with dropout, a prefix or packed sequences they
-/// are composed whole, in memory that grows with T S. On a GPU a query whose largest score is beyond 2^30 in magnitude may have no
-/// gradient, unless there is a bias.
-Tensor fused_scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
 
 }  // namespace tern

@@ -114,11 +114,11 @@ kernels::AttentionMask detail::KernelMask::view() const {
 
 namespace {
 
-constexpr Op softmax_op(const char* name) { return {.name = name, .autocast = CastTo::f32, .tangent = Tangent::symmetric}; }
+constexpr Op softmax_op{.name = "attention_softmax", .autocast = CastTo::f32, .tangent = Tangent::symmetric};
 
 /// The composed op; sequences of different lengths have `past`.
 struct ComposedAttentionSoftmax {
-  Op op;
+  static constexpr Op op = softmax_op;
   AttentionMask mask;
   Tensor past;
 
@@ -129,12 +129,13 @@ struct ComposedAttentionSoftmax {
 };
 
 struct FusedAttentionSoftmax {
-  static constexpr Op op = softmax_op("fused_attention_softmax");
+  static constexpr Op op = softmax_op;
   AttentionMask mask;
 
   struct Kept {
     Tensor y;
   };
+  Tensor plain(const Tensor& scores) const { return call(ComposedAttentionSoftmax{mask, {}}, scores); }
   Result<Tensor, Kept> forward(const Tensor& scores) const {
     check_mask(op.name, scores, mask);
     const Tensor source = contiguous(scores), y = empty_like(source);
@@ -156,16 +157,12 @@ struct FusedAttentionSoftmax {
 Tensor detail::attention_softmax(const Tensor& scores, const AttentionMask& mask, const Tensor& query_lengths, const Tensor& key_lengths) {
   AttentionMask shortened = mask;
   shortened.key_lengths = mask.key_lengths.defined() ? minimum(mask.key_lengths, key_lengths) : key_lengths;
-  return call(ComposedAttentionSoftmax{softmax_op("attention_softmax"), shortened, key_lengths - query_lengths}, scores);
+  return call(ComposedAttentionSoftmax{shortened, key_lengths - query_lengths}, scores);
 }
 
 Tensor attention_softmax(const Tensor& scores, const AttentionMask& mask) {
-  return call(ComposedAttentionSoftmax{softmax_op("attention_softmax"), mask, {}}, scores);
-}
-
-Tensor fused_attention_softmax(const Tensor& scores, const AttentionMask& mask) {
-  if (scores.device() == cpu || (mask.window == 0 && !mask.key_lengths.defined())) return call(FusedAttentionSoftmax{mask}, scores);
-  return call(ComposedAttentionSoftmax{softmax_op("fused_attention_softmax"), mask, {}}, scores);
+  const FusedAttentionSoftmax f{mask};
+  return scores.device() == cpu || (mask.window == 0 && !mask.key_lengths.defined()) ? call(f, scores) : f.plain(scores);
 }
 
 }  // namespace tern

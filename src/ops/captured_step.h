@@ -52,7 +52,8 @@ class StepFunction : public std::function<Tensor(const Tensors&)> {
 /// kernels. For each set of input shapes the first call runs as written, the second is captured, and later calls replay the graph; every
 /// call is one step. It keeps the recordings of the max_recordings sets of shapes that were used last; one that comes back after its
 /// recording was dropped begins anew. Results are bitwise those of the plain calls, dropout included, because random positions, learning
-/// rates and step counts are in device memory (Note [Random position]). On the CPU, each call runs as written.
+/// rates and step counts are in device memory (Note [Random position]). The choice of kernels (Context::Kernels) is that of the captured
+/// call, whatever it is at a replay. On the CPU, each call runs as written.
 ///
 /// The function must do the same work each time: no decision on a tensor's value, no item(), no copy to or from the host. What
 /// it changes must live outside of it: parameters, gradients (see flatten_parameters), an optimizer's moments, a KvCache.

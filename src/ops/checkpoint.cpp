@@ -68,7 +68,7 @@ class CheckpointedCall final : public RefCounted {
   std::vector<Slot> slots_;
   std::vector<std::vector<Kept>> costly_;  ///< results in order; empty if not kept
   Generator generator_ = context().generator;
-  MatmulPrecision precision_ = context().matmul_precision;
+  Context::Kernels kernels_ = context().kernels;
   std::optional<DType> autocast_;
 };
 
@@ -175,7 +175,7 @@ void CheckpointedCall::run_again(const char* op) {
   for (const Saved& x : inputs_) inputs.push_back(x.unpack(op));
   const GradMode recorded(true);
   const ScopedValue<Generator> draws(context().generator, generator_);
-  const MatmulPrecisionMode precision(precision_);
+  const ScopedValue<Context::Kernels> kernels(context().kernels, kernels_);
   const NoAutocast unless_the_call_had_it;
   std::optional<Autocast> autocast;
   if (autocast_) autocast.emplace(*autocast_);

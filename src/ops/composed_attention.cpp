@@ -27,7 +27,7 @@ double scale_of(const AttentionSizes& sizes, const AttentionParams& params) {
 
 namespace {
 
-constexpr Op fused_op{.name = "fused_scaled_dot_product_attention"};
+constexpr Op attention_op{.name = "scaled_dot_product_attention"};
 
 /// Conversion between packed sequences and a batch of them, padded to the longest.
 class Packing {
@@ -88,12 +88,11 @@ Tensor compose_heads(const AttentionSizes& sizes, const Tensor& q, const Tensor&
 }
 
 template <class Dropped>
-Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params, bool is_fused,
+Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
                Dropped dropped) {
   if (!sizes.is_packed)
     return compose_heads(
-        sizes, q, k, v, params,
-        [&](const Tensor& scores) { return (is_fused ? fused_attention_softmax : tern::attention_softmax)(scores, params.mask); }, dropped);
+        sizes, q, k, v, params, [&](const Tensor& scores) { return tern::attention_softmax(scores, params.mask); }, dropped);
   if (sizes.batch == 0) return clone(q);
   const Packing queries(params.query_starts, q.size(0), sizes.queries), keys(params.key_starts, k.size(0), sizes.keys);
   return queries.packed(compose_heads(
@@ -103,15 +102,14 @@ Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, co
 
 }  // namespace
 
-Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
-               bool is_fused) {
-  return compose(sizes, q, k, v, params, is_fused,
-                 [&](const Tensor& weights) { return dropout(weights, params.dropout, params.training); });
+Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+  return compose(sizes, q, k, v, params, [&](const Tensor& weights) { return dropout(weights, params.dropout, params.training); });
 }
 
 Tensors compose_again(const AttentionSizes& sizes, const Tensors& in, AttentionParams params, PhiloxState draws) {
+  const PlainKernels reference;
   if (in.size() > 3) params.bias = in[3];
-  return {compose(sizes, in[0], in[1], in[2], params, false, [&](const Tensor& weights) {
+  return {compose(sizes, in[0], in[1], in[2], params, [&](const Tensor& weights) {
     return params.training && params.dropout > 0 ? dropout_at(weights, params.dropout, draws) : weights;
   })};
 }
@@ -154,7 +152,8 @@ struct Chunk {
     if (mask.padding.defined()) mask.padding = slice(mask.padding, 1, first_key, last_key);
     if (mask.key_lengths.defined())
       mask.key_lengths = clamp(mask.key_lengths - static_cast<double>(first_key), 0, static_cast<double>(sizes.keys));
-    return compose(sizes, in[0], in[1], in[2], params, true);
+    const FusedKernels as_in_forward;  // the thread of a backward pass may have another choice
+    return compose(sizes, in[0], in[1], in[2], params);
   }
 };
 
@@ -164,7 +163,7 @@ void for_each_chunk(const AttentionSizes& sizes, const AttentionMask& mask, std:
 }
 
 struct AttentionInChunks {
-  static constexpr Op op = fused_op;
+  static constexpr Op op = attention_op;
   AttentionSizes sizes;
   AttentionParams params;
   std::int64_t count;  ///< queries in a chunk

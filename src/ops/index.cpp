@@ -168,18 +168,17 @@ struct Sort {
   }
 };
 
-/// Rows of the table at ids (B, T), plus those of the positions.
-Tensor embedding_sum(const Tensor& table, const Tensor& positions, const Tensor& ids) {
-  const Tensor x = embedding(table, ids);
-  return positions.defined() ? x + slice(positions, 0, 0, ids.size(1)) : x;
-}
-
+/// Of ids (B, T), with positions and dropout.
 struct FusedEmbedding {
-  static constexpr Op op{"fused_embedding"};
+  static constexpr Op op{"embedding"};
   Shape table_shape, positions_shape;
   double p;
   PhiloxState draws;
 
+  Tensor plain(const Tensor& table, const Tensor& positions, const Tensor& ids) const {
+    const Tensor rows = embedding(table, ids), x = positions.defined() ? rows + slice(positions, 0, 0, ids.size(1)) : rows;
+    return p > 0 ? detail::dropout_at(x, p, draws) : x;
+  }
   Result<Tensor, Kept> forward(const Tensor& table, const Tensor& positions, const Tensor& ids) const {
     const Tensor rows = contiguous(table), places = detail::contiguous_or_none(positions), index = contiguous(ids);
     const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
@@ -192,10 +191,8 @@ struct FusedEmbedding {
       // Linear in both tables, so zeros take their place.
       const auto like = [&](const Shape& shape) { return zeros(shape, g.dtype(), g.device()); };
       const Tensor at = reshape(kept.index, {g.size(0), g.size(1)});
-      return vjp(call, {like(table_shape), call.needs(1) ? like(positions_shape) : Tensor()}, [&](const Tensors& in) -> Tensors {
-        const Tensor x = embedding_sum(in[0], in[1], at);
-        return {p > 0 ? detail::dropout_at(x, p, draws) : x};
-      });
+      return vjp(call, {like(table_shape), call.needs(1) ? like(positions_shape) : Tensor()},
+                 [&](const Tensors& in) -> Tensors { return {plain(in[0], in[1], at)}; });
     }
     GradientTarget to_table = call.sink(0, table_shape, g), to_positions = call.sink(1, positions_shape, g);
     start_from_zeros({&to_table, &to_positions});
@@ -250,24 +247,24 @@ Tensor embedding(const Tensor& table, const Tensor& ids) {
   return reshape(index_select(table, 0, reshape(indices, {indices.numel()})), shape);
 }
 
-Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids_, double p, bool training) {
-  check_one_device("fused_embedding", {&table, &positions, &ids_});
-  const Tensor ids = detail::as_indices("fused_embedding", ids_);
+Tensor embedding(const Tensor& table, const Tensor& positions, const Tensor& ids_, double p, bool training) {
+  check_one_device("embedding", {&table, &positions, &ids_});
+  const Tensor ids = detail::as_indices("embedding", ids_);
   if (table.dims() != 2 || ids.dims() != 2)
-    fail("fused_embedding",
+    fail("embedding",
          fmt::format("expected a table (V, D) and indices (B, T) but got {} and {}", to_string(table.shape()), to_string(ids.shape())));
   if (positions.defined() && (positions.dims() != 2 || positions.size(0) < ids.size(1) || positions.size(1) != table.size(1) ||
                               positions.dtype() != table.dtype()))
-    fail("fused_embedding", fmt::format("expected positions (at least {}, {}) of the table's dtype {} but got {} {}", ids.size(1),
-                                        table.size(1), name(table.dtype()), name(positions.dtype()), to_string(positions.shape())));
-  if (!(p >= 0 && p < 1)) fail("fused_embedding", fmt::format("expected a probability in [0, 1) but got {}", p));
+    fail("embedding", fmt::format("expected positions (at least {}, {}) of the table's dtype {} but got {} {}", ids.size(1), table.size(1),
+                                  name(table.dtype()), name(positions.dtype()), to_string(positions.shape())));
+  if (!(p >= 0 && p < 1)) fail("embedding", fmt::format("expected a probability in [0, 1) but got {}", p));
   const std::int64_t count = ids.numel() * table.size(1);
   const bool has_kernel = is_floating(table.dtype()) && count > 0 &&
                           cuda_has(table.device(), [&](auto dev) { return kernels::has_embed(dev, count, table.size(1)); });
-  if (!has_kernel) return dropout(embedding_sum(table, positions, ids), p, training);
   const double probability = training ? p : 0;
   const PhiloxState draws = probability > 0 ? context().generator.reserve(count) : PhiloxState{};
-  return call(FusedEmbedding{table.shape(), positions.defined() ? positions.shape() : Shape{}, probability, draws}, table, positions, ids);
+  const FusedEmbedding f{table.shape(), positions.defined() ? positions.shape() : Shape{}, probability, draws};
+  return has_kernel ? call(f, table, positions, ids) : f.plain(table, positions, ids);
 }
 
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& indices, const Tensor& source) {

@@ -10,14 +10,14 @@
 namespace tern {
 
 /// @file
-/// Indices are i64 tensors; embedding, fused_embedding and one_hot take i32 as well. On the CPU an index outside the range throws Error. On
+/// Indices are i64 tensors; embedding and one_hot take i32 as well. On the CPU an index outside the range throws Error. On
 /// a GPU, where a check would wait for the device, it reads as zero and its gradient is dropped.
 
 /// Rows of a table (V, D) at indices (...): (..., D). The gradient is deterministic.
 Tensor embedding(const Tensor& table, const Tensor& indices);
 /// dropout(embedding(table, ids) + positions[:T], p, training) for ids (B, T): the input of a transformer, (B, T, D), with one kernel each
-/// way on a GPU. positions (P, D) with P >= T, or undefined.
-Tensor fused_embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p = 0, bool training = true);
+/// way on a GPU, except in a PlainKernels scope. positions (P, D) with P >= T, or undefined.
+Tensor embedding(const Tensor& table, const Tensor& positions, const Tensor& ids, double p = 0, bool training = true);
 /// result[.., i, ..] = x[.., index[.., i, ..], ..] along a dimension; x and index have the same sizes in the other dimensions.
 Tensor gather(const Tensor& x, int dim, const Tensor& index);
 /// Copy of x with source added at the given indices along a dimension. Repeated indices add up, on a GPU in no fixed order.

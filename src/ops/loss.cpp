@@ -315,6 +315,9 @@ struct ChunkedCrossEntropy {
     Tensor x, weight, bias, targets, token_weights, total;
     Tensor dx, dweight, dbias;  ///< gradients of the sum of the losses, if they are reduced
   };
+  Tensor plain(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets, const Tensor& token_weights) const {
+    return call(CrossEntropy{labels, reduction}, linear(x, weight, bias), targets, token_weights);
+  }
   Result<Tensor, Kept> forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets,
                                const Tensor& token_weights) const {
     const LmHead head{x, weight, bias};

@@ -24,7 +24,8 @@ struct CrossEntropyOptions {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
 /// cross_entropy(linear(x, weight, bias), targets, options) for x (..., D), weight (V, D) and bias (V) or none, without the whole logits in
-/// memory: rows of x are processed in chunks of `chunk_rows`, or of a size chosen for speed if it is 0 (Note [Chunks of logits]).
+/// memory: rows of x are processed in chunks of `chunk_rows`, or of a size chosen for speed if it is 0 (Note [Chunks of logits]). In a
+/// PlainKernels scope it is the two ops.
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets,
                             const CrossEntropyOptions& options = {}, std::int64_t chunk_rows = 0);
 

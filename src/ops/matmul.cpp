@@ -222,14 +222,14 @@ struct LinearGelu {
   struct Kept {
     Tensor rows, weight, bias, before;
   };
+  Tensor plain(const Tensor& rows, const Tensor& weight, const Tensor& bias) const { return gelu_tanh(linear(rows, weight, bias)); }
   Result<Tensor, Kept> forward(const Tensor& rows, const Tensor& weight, const Tensor& bias) const {
     const Tensors results = product_and_gelu(rows, weight, bias);
     return {results[1], {rows, weight, bias, results[0]}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     if (context().grad)
-      return vjp(call, {kept.rows, kept.weight, kept.bias},
-                 [](const Tensors& in) -> Tensors { return {gelu_tanh(linear(in[0], in[1], in[2]))}; });
+      return vjp(call, {kept.rows, kept.weight, kept.bias}, [&](const Tensors& in) -> Tensors { return {plain(in[0], in[1], in[2])}; });
     const Tensor g = contiguous(call.grad()), dx = empty_like(g);
     const GradientTarget to = call.sink(2, {g.size(1)}, g);
     on(g.device(),
@@ -246,6 +246,11 @@ struct FeedForwardGelu {
   struct Kept {
     Tensor rows, weight, bias, next, before, hidden;
   };
+  Tensor plain(const Tensor& rows, const Tensor& weight, const Tensor& bias, const Tensor& proj_weight, const Tensor& proj_bias) const {
+    const Tensor hidden = gelu_tanh(linear(rows, weight, bias));
+    const LinearOperands proj(op.name, hidden, proj_weight, proj_bias);
+    return linear(proj.rows, proj.weight, proj_bias);
+  }
   Result<Tensor, Kept> forward(const Tensor& rows, const Tensor& weight, const Tensor& bias, const Tensor& proj_weight,
                                const Tensor& proj_bias) const {
     const Tensors results = product_and_gelu(rows, weight, bias);
@@ -256,7 +261,7 @@ struct FeedForwardGelu {
     const Tensor g = contiguous(call.grad());
     if (context().grad)  // linear in the last bias, so zeros take its place
       return vjp(call, {kept.rows, kept.weight, kept.bias, kept.next, call.needs(4) ? zeros({g.size(1)}, g.dtype(), g.device()) : Tensor()},
-                 [](const Tensors& in) -> Tensors { return {linear(gelu_tanh(linear(in[0], in[1], in[2])), in[3], in[4])}; });
+                 [&](const Tensors& in) -> Tensors { return {plain(in[0], in[1], in[2], in[3], in[4])}; });
     Tensors gradients(5);
     gradients[4] = bias_gradient(call, 4, g);
     gradients[3] = weight_gradient(call, 3, g, kept.hidden);

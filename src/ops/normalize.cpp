@@ -18,9 +18,9 @@
 namespace tern {
 
 // Plain compositions: the forward runs unrecorded, and backward is the closed form of the derivative, in ops. So a step keeps one or two
-// tensors for each call, not every intermediate. A fused op has kernels for both, and uses the plain op's gradient if that is to be
-// differentiated again (vjp). Kernels: softmax has none itself, only attention softmax does (attention_softmax.cpp); those of layer_norm
-// and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
+// tensors for each call, not every intermediate. Fused kernels are an op's other way, for forward and backward; they take the composition's
+// gradient if that is to be differentiated again (vjp). Kernels: softmax has none itself, only attention softmax does
+// (attention_softmax.cpp); those of layer_norm and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
 
 Tensor detail::softmax_gradient(const Tensor& p, const Tensor& g, int dim) {
   const Tensor weighted = g * p;
@@ -292,6 +292,7 @@ struct FusedNorm {
   struct Kept {
     Tensor x, gamma, mean, rstd;
   };
+  Tensor plain(const Tensor& x, const Tensor& gamma, const Tensor& beta) const { return plain_norm(op.name, norm, x, gamma, beta); }
   Result<Tensor, Kept> forward(const Tensor& x, const Tensor& gamma, const Tensor& beta) const {
     check_norm(op.name, norm.eps, x, {&gamma, &beta});
     const Tensor source = contiguous(x), scale = detail::contiguous_or_none(gamma), shift = detail::contiguous_or_none(beta),
@@ -303,7 +304,7 @@ struct FusedNorm {
     const auto& [x, gamma, mean, rstd] = kept;
     if (context().grad)  // linear in beta, so zeros take its place
       return vjp(call, {x, gamma, call.needs(2) ? zeros({x.size(-1)}, x.dtype(), x.device()) : Tensor()},
-                 [&](const Tensors& in) -> Tensors { return {plain_norm(op.name, norm, in[0], in[1], in[2])}; });
+                 [&](const Tensors& in) -> Tensors { return {plain(in[0], in[1], in[2])}; });
     FusedGradients d = kernel_gradients(norm, x, gamma, {mean, rstd}, call.grad(), {}, {}, ParameterTargets::of(call, 1, false, x));
     return {d.x, d.gamma, d.beta};
   }
@@ -318,19 +319,6 @@ void check_branch(const char* op, const Tensor& x, const Tensor& residual, const
     fail(op, fmt::format("expected a dropout probability in [0, 1) but got {}", branch.dropout));
 }
 
-struct PlainResidualNorm {
-  Op op;
-  Kind norm;
-  BranchOptions branch;
-
-  Tensors forward(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, const Tensor& bias) const {
-    check_norm(op.name, norm.eps, x, {&gamma, &beta, &bias});
-    check_branch(op.name, x, residual, branch);
-    const Tensor sum = residual + dropout(bias.defined() ? x + bias : x, branch.dropout, branch.training);
-    return {sum, plain_norm(op.name, norm, sum, gamma, beta)};
-  }
-};
-
 struct FusedResidualNorm {
   Op op;
   Kind norm;
@@ -340,6 +328,12 @@ struct FusedResidualNorm {
     Tensor sum, gamma, mean, rstd;
     DropoutState dropout;
   };
+  Tensors plain(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, const Tensor& bias) const {
+    check_norm(op.name, norm.eps, x, {&gamma, &beta, &bias});
+    check_branch(op.name, x, residual, branch);
+    const Tensor sum = residual + dropout(bias.defined() ? x + bias : x, branch.dropout, branch.training);
+    return {sum, plain_norm(op.name, norm, sum, gamma, beta)};
+  }
   Result<Tensors, Kept> forward(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta,
                                 const Tensor& bias) const {
     check_norm(op.name, norm.eps, x, {&gamma, &beta, &bias});
@@ -411,43 +405,30 @@ struct GroupNorm {
   }
 };
 
-template <class F>
 ResidualNorm residual_norm(const char* op, const Kind& norm, const Tensor& x, const Tensor& residual, const Tensor& gamma,
                            const Tensor& beta, const BranchOptions& branch) {
-  const Tensors results = call(F{norm_op(op), norm, branch}, x, residual, gamma, beta, branch.bias);
+  const Tensors results = call(FusedResidualNorm{norm_op(op), norm, branch}, x, residual, gamma, beta, branch.bias);
   return {results[0], results[1]};
 }
 
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
-  return plain_norm("layer_norm", {true, eps}, x, gamma, beta);
-}
-Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
-  return call(FusedNorm{norm_op("fused_layer_norm"), {true, eps}}, x, gamma, beta);
+  return call(FusedNorm{norm_op("layer_norm"), {true, eps}}, x, gamma, beta);
 }
 Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& gamma, const Tensor& beta, double eps) {
   return call(GroupNorm{groups, eps}, x, gamma, beta);
 }
-Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) { return plain_norm("rms_norm", {false, eps}, x, gamma, {}); }
-Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps) {
-  return call(FusedNorm{norm_op("fused_rms_norm"), {false, eps}}, x, gamma, Tensor());
+Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) {
+  return call(FusedNorm{norm_op("rms_norm"), {false, eps}}, x, gamma, Tensor());
 }
 
 ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps,
                                  const BranchOptions& branch) {
-  return residual_norm<PlainResidualNorm>("residual_layer_norm", {true, eps}, x, residual, gamma, beta, branch);
-}
-ResidualNorm fused_residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps,
-                                       const BranchOptions& branch) {
-  return residual_norm<FusedResidualNorm>("fused_residual_layer_norm", {true, eps}, x, residual, gamma, beta, branch);
+  return residual_norm("residual_layer_norm", {true, eps}, x, residual, gamma, beta, branch);
 }
 ResidualNorm residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps, const BranchOptions& branch) {
-  return residual_norm<PlainResidualNorm>("residual_rms_norm", {false, eps}, x, residual, gamma, {}, branch);
-}
-ResidualNorm fused_residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps,
-                                     const BranchOptions& branch) {
-  return residual_norm<FusedResidualNorm>("fused_residual_rms_norm", {false, eps}, x, residual, gamma, {}, branch);
+  return residual_norm("residual_rms_norm", {false, eps}, x, residual, gamma, {}, branch);
 }
 
 }  // namespace tern

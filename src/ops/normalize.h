@@ -4,26 +4,19 @@
 namespace tern {
 
 /// @file
-/// A fused_ op computes what the op without the prefix does, in one kernel each way. The op without the prefix is composed of other ops and
-/// is its reference.
+/// layer_norm, rms_norm and their residual forms are one kernel each way or, in a PlainKernels scope, compositions of other ops.
 
 /// exp(x) / sum(exp(x)) along a dimension, without overflow. A slice that is -inf throughout gives NaN, as the formula does. Composed of
-/// other ops; the softmax kernels are those of attention scores, in fused_attention_softmax (ops/attention_softmax.h).
+/// other ops; the softmax kernels are those of attention scores, in attention_softmax (ops/attention_softmax.h).
 Tensor softmax(const Tensor& x, int dim = -1);
 /// log(softmax(x)), accurate where softmax underflows.
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
-/// @{
 /// Layer normalization, (x - mean) / sqrt(var + eps) * gamma + beta over the last dimension of x (..., N); gamma and beta are (N) or
 /// undefined. The variance is biased. Throws Error unless eps > 0, as all norms do. Ba, Kiros & Hinton, 2016.
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
-Tensor fused_layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
-/// @}
-/// @{
 /// RMS normalization, x / sqrt(mean(x^2) + eps) * gamma over the last dimension. Zhang & Sennrich, 2019.
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
-Tensor fused_rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
-/// @}
 
 /// Group normalization: layer_norm over each of `groups` groups of adjacent channels of x (B, C, ...), over all their positions together,
 /// then * gamma + beta by channel; gamma and beta are (C) or undefined. Throws Error unless `groups` divides C. Wu & He, "Group
@@ -61,12 +54,8 @@ struct ResidualNorm {
 /// Adds a branch x (..., N) to a residual stream of its shape and normalizes the sum, as between two layers of a transformer.
 ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps = 1e-5,
                                  const BranchOptions& branch = {});
-ResidualNorm fused_residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, double eps = 1e-5,
-                                       const BranchOptions& branch = {});
 ResidualNorm residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps = 1e-5,
                                const BranchOptions& branch = {});
-ResidualNorm fused_residual_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gamma, double eps = 1e-5,
-                                     const BranchOptions& branch = {});
 /// @}
 
 namespace detail {

@@ -38,6 +38,8 @@
 // - Tensors that are operands are inputs of call(), in their order, undefined ones included. What else backward needs is an attribute or
 //   kept: kept tensors are counted, freed after the pass, packed by checkpoints, and an edit in place of one is an error.
 // - An op with several outputs returns Result<Tensors, Kept>, and one that takes a list gets it as Tensors.
+// - An op with a fused kernel has `Tensor plain(inputs...) const`, the same as a composition of others. It is the op's reference, for vjp()
+//   and for tests, and call() takes it in place of forward if the thread asks for plain kernels (PlainKernels).
 // - Where the tangent of jvp has a cheaper form than the rules of enum Tangent, a member `Tensors tangents(const Tensors& t, const Kept&)`
 //   computes it from those of the inputs, zeros for an input without one.
 namespace tern {
@@ -151,7 +153,11 @@ detail::OutputOf<F, X...> call(const F& f, const X&... inputs) {
   const auto again = [&f](const Tensors& xs) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) { return detail::list_of(call(f, xs[I]...)); }(std::index_sequence_for<X...>());
   };
-  const auto run = [&](const X&... in) { return detail::end(f, f.forward(in...), {in...}, again); };
+  const auto run = [&](const X&... in) {
+    if constexpr (requires { f.plain(in...); })
+      if (!context().kernels.fused) return f.plain(in...);
+    return detail::end(f, f.forward(in...), {in...}, again);
+  };
   return context().autocast || f.op.takes != Takes::any ? run(detail::operand(f.op, inputs)...) : run(inputs...);
 }
 

@@ -367,19 +367,20 @@ Tensor masked_fill(T x, T mask, double value) {
 
 namespace {
 
-struct FusedSwiglu {
-  static constexpr Op op{.name = "fused_swiglu", .tangent = Tangent::symmetric};
+struct Swiglu {
+  static constexpr Op op{.name = "swiglu", .tangent = Tangent::symmetric};
 
   struct Kept {
     Tensor gate, x;
   };
+  Tensor plain(T gate, T x) const { return silu(gate) * x; }
   Result<Tensor, Kept> forward(T gate, T x) const {
     const Tensor y = empty(x.shape(), x.dtype(), x.device());
     on_cuda(op.name, x.device(), [&](auto dev) { kernels::swiglu(dev, gate.view(), x.view(), y.view()); });
     return {y, {gate, x}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
-    if (context().grad) return vjp(call, {kept.gate, kept.x}, [](const Tensors& in) -> Tensors { return {silu(in[0]) * in[1]}; });
+    if (context().grad) return vjp(call, {kept.gate, kept.x}, [&](const Tensors& in) -> Tensors { return {plain(in[0], in[1])}; });
     const Tensor g = contiguous(call.grad()), gate = contiguous(kept.gate), x = contiguous(kept.x);
     const Tensor of_gate = empty_like(gate), of_x = empty_like(x);
     on_cuda(op.name, g.device(),
@@ -390,13 +391,12 @@ struct FusedSwiglu {
 
 }  // namespace
 
-Tensor fused_swiglu(T gate, T x) {
-  check_one_device("fused_swiglu", {&gate, &x});
+Tensor swiglu(T gate, T x) {
+  check_one_device("swiglu", {&gate, &x});
   if (!is_floating(x.dtype()) || gate.dtype() != x.dtype() || gate.shape() != x.shape())
-    fail("fused_swiglu", fmt::format("expected a gate and x of one floating dtype and shape but got {} {} and {} {}", name(gate.dtype()),
-                                     to_string(gate.shape()), name(x.dtype()), to_string(x.shape())));
-  if (x.device() == cpu || x.dtype() == DType::f64) return silu(gate) * x;
-  return call(FusedSwiglu{}, gate, x);
+    fail("swiglu", fmt::format("expected a gate and x of one floating dtype and shape but got {} {} and {} {}", name(gate.dtype()),
+                               to_string(gate.shape()), name(x.dtype()), to_string(x.shape())));
+  return x.device() == cpu || x.dtype() == DType::f64 ? Swiglu{}.plain(gate, x) : call(Swiglu{}, gate, x);
 }
 
 // In place.

@@ -125,8 +125,9 @@ Tensor gelu_tanh(const Tensor& x);
 Tensor silu(const Tensor& x);
 /// x relu6(x + 3) / 6, close to silu, without an exponential. Howard et al., "MobileNetV3", 2019.
 Tensor hardswish(const Tensor& x);
-/// silu(gate) * x, the activation of SwiGLU (Shazeer, 2020), with one kernel each way on a GPU; gate and x of one floating dtype and shape.
-Tensor fused_swiglu(const Tensor& gate, const Tensor& x);
+/// silu(gate) * x, the activation of SwiGLU (Shazeer, 2020), with one kernel each way on a GPU, except in a PlainKernels scope; gate and x
+/// of one floating dtype and shape.
+Tensor swiglu(const Tensor& gate, const Tensor& x);
 /// log(1 + exp(beta x)) / beta, a smooth relu; computed without overflow where beta x is large. Throws Error unless beta > 0. Dugas et al.,
 /// 2001.
 Tensor softplus(const Tensor& x, double beta = 1);

@@ -57,26 +57,24 @@ bool reads_and_writes_all(std::string_view op) {
                                                    "rms_norm",
                                                    "log_softmax",
                                                    "logsumexp",
-                                                   "fused_swiglu",
-                                                   "fused_attention_softmax",
-                                                   "fused_layer_norm",
-                                                   "fused_rms_norm",
-                                                   "fused_residual_layer_norm",
-                                                   "fused_residual_rms_norm",
+                                                   "swiglu",
+                                                   "attention_softmax",
+                                                   "residual_layer_norm",
+                                                   "residual_rms_norm",
                                                    "cross_entropy",
                                                    "feed_forward_gelu",
-                                                   "fused_scaled_dot_product_attention",
+                                                   "scaled_dot_product_attention",
                                                    "minimum",
                                                    "maximum"};
   return known.count(op) > 0;
 }
 
 bool is_softmax(std::string_view op) {
-  static const std::set<std::string_view> known = {"softmax", "fused_attention_softmax", "max", "sub", "exp", "sum", "div", "where"};
+  static const std::set<std::string_view> known = {"softmax", "attention_softmax", "max", "sub", "exp", "sum", "div", "where"};
   return known.count(op) > 0;
 }
 
-bool is_fused_attention(std::string_view op) { return op == "fused_scaled_dot_product_attention"; }
+bool is_fused_attention(std::string_view op) { return op == "scaled_dot_product_attention"; }
 
 bool is_product(const DeviceRecord& record) { return record.kind == DeviceRecord::Kind::kernel && is_product_kernel(record.name); }
 

@@ -31,24 +31,29 @@ struct Context {
     const ModuleNames* names = nullptr;   ///< paths of modules, in anomaly mode or with a memory history
     bool anomaly = false;                 ///< check every op's output for NaN and Inf, which costs a wait per op
   };
+  /// Kernels: which of several ways an op takes to its result. All give the same up to rounding.
+  struct Kernels {
+    bool fused = true;                                         ///< ops that have both run fused kernels, not compositions: FusedKernels
+    bool autotune = true;                                      ///< time a GPU's algorithms for a new kind of product: NoAutotune
+    MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< precision of products that run now, also in backward
+  };
   /// Forward mode: what jvp asks of ops.
   struct Tangents {
     ForwardLevel* level = nullptr;  ///< innermost jvp whose tangents ops carry if `grad`; see autodiff/forward.cpp
     bool only = false;              ///< ops carry tangents, but are not recorded
   };
 
-  bool grad = true;                                          ///< ops on tensors that require gradients are recorded
-  MatmulPrecision matmul_precision = MatmulPrecision::fp32;  ///< precision of products that run now, also in backward
-  bool autotune = true;                                      ///< time a GPU's algorithms for a new kind of product; see NoAutotune
-  bool recording = false;                                    ///< work is being captured in a graph, whose replays use the same memory
-  void* cuda_streams[max_cuda_devices + 1] = {};             ///< current cudaStream_t of each device, null for the default; the last: none
-  Device factory_device = cpu;                               ///< device of new tensors, unless one is given; see DeviceScope
-  Generator generator;                                       ///< this thread's random number generator
-  Autocast* autocast = nullptr;                              ///< innermost Autocast scope; see ops/autocast.h
-  Diagnosis diagnosis;                                       ///< the running module, its name, anomaly mode
-  Ref<RefCounted> leaf_writer;                               ///< LeafWriter of this thread, or null: see Note [Gradient sink]
-  SavedTensorHooks* saved_tensor_hooks = nullptr;            ///< pack the tensors that ops save for backward; see autodiff/saved_tensor.h
-  Tangents tangents;                                         ///< of a running jvp
+  bool grad = true;                                ///< ops on tensors that require gradients are recorded
+  Kernels kernels;                                 ///< see Kernels; threads that work for this one take them over
+  bool recording = false;                          ///< work is being captured in a graph, whose replays use the same memory
+  void* cuda_streams[max_cuda_devices + 1] = {};   ///< current cudaStream_t of each device, null for the default; the last: none
+  Device factory_device = cpu;                     ///< device of new tensors, unless one is given; see DeviceScope
+  Generator generator;                             ///< this thread's random number generator
+  Autocast* autocast = nullptr;                    ///< innermost Autocast scope; see ops/autocast.h
+  Diagnosis diagnosis;                             ///< the running module, its name, anomaly mode
+  Ref<RefCounted> leaf_writer;                     ///< LeafWriter of this thread, or null: see Note [Gradient sink]
+  SavedTensorHooks* saved_tensor_hooks = nullptr;  ///< pack the tensors that ops save for backward; see autodiff/saved_tensor.h
+  Tangents tangents;                               ///< of a running jvp
 
   /// Current stream of a device. For an index beyond the last device, the failure is at the first use.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }
@@ -168,11 +173,29 @@ class NoAutocast {
   ScopedValue<Autocast*> autocast_;
 };
 
+/// Scope in which ops with fused kernels (norms, attention, swiglu, linear_gelu, ...) run these if `fused`, and otherwise are composed of
+/// other ops, as is their reference. A thread begins with fused kernels. What is recorded keeps its form in backward, and a checkpointed
+/// function runs again as it ran.
+class FusedKernels {
+ public:
+  /// true chooses fused kernels, also within a PlainKernels.
+  explicit FusedKernels(bool fused = true) : fused_(context().kernels.fused, fused) {}
+
+ private:
+  ScopedValue<bool> fused_;
+};
+
+/// Scope in which ops are composed of others where they could run a fused kernel.
+class PlainKernels : FusedKernels {
+ public:
+  PlainKernels() : FusedKernels(false) {}
+};
+
 /// Scope in which a new kind of product on a GPU uses the algorithm that cuBLASLt ranks first. If shapes depend on the data, as in
 /// decoding, no kind of product occurs often enough to be worth timing. See Note [Choice of algorithms].
 class NoAutotune {
  public:
-  NoAutotune() : autotune_(context().autotune, false) {}
+  NoAutotune() : autotune_(context().kernels.autotune, false) {}
 
  private:
   ScopedValue<bool> autotune_;
@@ -182,7 +205,7 @@ class NoAutotune {
 class MatmulPrecisionMode {
  public:
   /// Applies to this thread's products, those of a backward pass included.
-  explicit MatmulPrecisionMode(MatmulPrecision precision) : precision_(context().matmul_precision, precision) {}
+  explicit MatmulPrecisionMode(MatmulPrecision precision) : precision_(context().kernels.matmul_precision, precision) {}
 
  private:
   ScopedValue<MatmulPrecision> precision_;

@@ -165,10 +165,10 @@ TEST_CASE("A gradient that stands for zeros is overwritten, or its zeros are wri
       [&](const Tensor& w, const Tensor&) { return sum(w * w); },
       [&](const Tensor& w, const Tensor& b) { return sum(square(linear(x, w, b))) + sum(linear_gelu(x, w, b)); },
       [&](const Tensor& w, const Tensor& b) { return sum(square(feed_forward_gelu(x, w, b, transpose(w, 0, 1), slice(b, 0, 1)))); },
-      [&](const Tensor& w, const Tensor&) { return sum(square(fused_embedding(w, w, reshape(index, {1, 3}), 0, false))); },
+      [&](const Tensor& w, const Tensor&) { return sum(square(embedding(w, w, reshape(index, {1, 3}), 0, false))); },
       [&](const Tensor& w, const Tensor& b) {
-        const Tensor y = fused_layer_norm(transpose(w, 0, 1), b, b);
-        return sum(square(y)) + sum(square(fused_layer_norm(transpose(w, 0, 1), b, b * 2)));
+        const Tensor y = layer_norm(transpose(w, 0, 1), b, b);
+        return sum(square(y)) + sum(square(layer_norm(transpose(w, 0, 1), b, b * 2)));
       },
       [&](const Tensor& w, const Tensor& b) {
         const Tensor classes = Tensor::from(std::vector<std::int64_t>{1, 2}, {2});
@@ -287,7 +287,7 @@ TEST_CASE("A leaf is ready once a pass, when all its gradients are in", "[gradie
     }
     // The weight is used twice: straight by its layers, and by an op that has no kernel for it.
     const auto loss = [&] {
-      const Tensor x = fused_layer_norm(linear(linear(input(cpu), layer.w, layer.b), layer.w, layer.b), layer.gamma, layer.beta);
+      const Tensor x = layer_norm(linear(linear(input(cpu), layer.w, layer.b), layer.w, layer.b), layer.gamma, layer.beta);
       return sum(Second::apply(silent, square(x))) + sum(layer.w * layer.w);
     };
     const auto check = [&](const std::vector<int>& order) {
@@ -324,7 +324,7 @@ static void check_hooks(Device device) {
       const std::size_t before = memory_statistics(device).allocations;
       for (int pass = 0; pass < 2; ++pass) {
         const Tensor x = linear_gelu(input(device), layer.w, layer.b);
-        sum(square(fused_layer_norm(linear(x, layer.w, layer.b), layer.gamma, layer.beta))).backward();
+        sum(square(layer_norm(linear(x, layer.w, layer.b), layer.gamma, layer.beta))).backward();
       }
       CHECK(calls == (hooked ? 8 : 0));
       return std::pair(memory_statistics(device).allocations - before, layer.gradients());
@@ -373,7 +373,7 @@ TEST_CASE("Sums that are deferred are there when a leaf is ready, and for whoeve
     on_gradient_ready(layer.beta, record_gradient);
     if (looks) on_gradient_ready(layer.w, [&](const Tensor&) { seen.push_back(layer.b.grad().to_vector<float>()); });
     sum(linear(input(cuda()), layer.w, layer.b) * 3 + 0).backward();
-    sum(square(fused_layer_norm(input(cuda()), layer.gamma, layer.beta))).backward();
+    sum(square(layer_norm(input(cuda()), layer.gamma, layer.beta))).backward();
     CHECK(seen.size() == (looks ? 3 : 2));
     CHECK(seen.front() == std::vector<float>{15, 15, 15});
     CHECK(seen.back() == layer.gradients()[3]);

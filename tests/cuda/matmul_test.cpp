@@ -29,7 +29,7 @@ std::string difference(const Case& p, DType dtype, double alpha = 1, Write write
   c.randomize(3, -1, 1).upload();
   kernels::matmul(Cpu{}, a.host(), b.host(), c.host(), alpha, write);
   kernels::matmul(Cuda{}, a.device(), b.device(), c.device(), alpha, write);
-  const bool is_rounded = dtype == DType::f32 && context().matmul_precision == MatmulPrecision::tf32;
+  const bool is_rounded = dtype == DType::f32 && context().kernels.matmul_precision == MatmulPrecision::tf32;
   return c.difference(is_rounded ? 4e-2 : 4 * tolerance(dtype));
 }
 
@@ -73,7 +73,7 @@ TEST_CASE("products of strided operands in every precision, new or added to a sl
     CHECK(difference({{3, 17, 8}, {3, 8, 17}, {3, 17, 17}, {}, {}, {}}, DType::f32) == "");
     CHECK(difference({{3, 4, 17, 8}, {3, 4, 8, 17}, {3, 4, 17, 17}, {17 * 96, 8, 96, 1}, {17 * 96, 8, 1, 96}, {}}, DType::f32) == "");
   }
-  CHECK(context().matmul_precision == MatmulPrecision::fp32);
+  CHECK(context().kernels.matmul_precision == MatmulPrecision::fp32);
 }
 
 TEST_CASE("a product that was timed gives the same bits again, and within a graph", "[cuda]") {

@@ -24,7 +24,7 @@ void use_on(Device operands, Device device) {
     train::AdamW optimizer(nn::parameters(model), {.lr = 1e-3});
     train::Lion other(nn::parameters(model), {.lr = 1e-3});
     const DeviceScope scope(device);
-    model.set_use_fused_kernel(fused);
+    const FusedKernels kernels(fused);
     model.train();
     for (train::Optimizer* each : std::initializer_list<train::Optimizer*>{&optimizer, &other})
       train::update(cross_entropy(model.forward(ids), ids), *each, {.max_norm = 1, .scaler = &scaler});

@@ -51,7 +51,7 @@ void check_logits(Device device, double tolerance) {
       CAPTURE(fixture.name, fused);
       const NoGrad unrecorded;
       nn::DecoderLM model = load_hugging_face(directory_of(fixture.name), {.device = device});
-      model.set_use_fused_kernel(fused);
+      const FusedKernels kernels(fused);
       const auto expected = expected_of(fixture.name);
       const Tensor logits = to(model.forward(to(expected.at("ids"), device)), cpu);
       CHECK(largest(logits) > 1);
@@ -138,7 +138,7 @@ TEST_CASE("Greedy continuations are those of transformers, with a cache and with
       CAPTURE(fixture.name, fused);
       const NoGrad unrecorded;
       nn::DecoderLM model = load_hugging_face(directory_of(fixture.name));
-      model.set_use_fused_kernel(fused);
+      const FusedKernels kernels(fused);
       const auto expected = expected_of(fixture.name);
       std::vector<nn::TokenIds> prompts, continuations;
       for (const char* number : {"0", "1", "2"}) {

@@ -13,6 +13,7 @@
 #include "ops/reduce.h"
 #include "ops/rope.h"
 #include "ops/view.h"
+#include "plain.h"
 
 using namespace tern;
 
@@ -114,8 +115,7 @@ TEST_CASE("query heads of a group share keys and values", "[attention]") {
       nn::AttentionOptions ungrouped = options;
       ungrouped.kv_heads = 0;
       nn::MultiHeadAttention layer(width, options), repeated(width, ungrouped);
-      layer.set_use_fused_kernel(fused);
-      repeated.set_use_fused_kernel(fused);
+      const FusedKernels kernels(fused);
       const NoGrad unrecorded;
       // Each head of keys and values stands three times in the layer without groups.
       const auto spread = [&](const Tensor& x, std::int64_t queries) {
@@ -143,7 +143,8 @@ TEST_CASE("query heads of a group share keys and values", "[attention]") {
       // Positions turn queries and keys, each head by itself.
       const Tensors parts = split(reshape(layer.qkv->forward(x), {B, T, heads + 2 * kv_heads, D}), {heads, kv_heads, kv_heads}, 2);
       const auto turned = [&](const Tensor& part) { return transpose(tern::rope(transpose(part, 1, 2), rope), 1, 2); };
-      const Tensor y = scaled_dot_product_attention(turned(parts[0]), turned(parts[1]), parts[2], {.mask = {.causal = true}});
+      const AttentionParams causal{.mask = {.causal = true}};
+      const Tensor y = test::plain(scaled_dot_product_attention)(turned(parts[0]), turned(parts[1]), parts[2], causal);
       CHECK(distance(layer.forward(x, {.causal = true}), layer.proj.forward(reshape(y, {B, T, width}))) < 1e-6);
     }
   CHECK_THROWS_AS(nn::MultiHeadAttention(width, {.heads = 6, .kv_heads = 4}), Error);
@@ -158,14 +159,15 @@ TEST_CASE("a head has a size of its own, and pairs in halves", "[attention]") {
     for (const bool fused : {false, true}) {
       CAPTURE(int(pairs), fused);
       nn::MultiHeadAttention layer(width, {.heads = heads, .kv_heads = 1, .head_dim = D, .rope = table, .rope_pairs = pairs});
-      layer.set_use_fused_kernel(fused);
+      const FusedKernels kernels(fused);
       CHECK(layer.qkv->weight.shape() == Shape{(heads + 2) * D, width});
       CHECK(layer.proj.weight.shape() == Shape{width, heads * D});
       const NoGrad unrecorded;
       const Tensor x = randn({B, T, width});
       const Tensors parts = split(reshape(layer.qkv->forward(x), {B, T, heads + 2, D}), {heads, 1, 1}, 2);
       const auto turned = [&](const Tensor& part) { return transpose(tern::rope(transpose(part, 1, 2), table, {}, pairs), 1, 2); };
-      const Tensor y = scaled_dot_product_attention(turned(parts[0]), turned(parts[1]), parts[2], {.mask = {.causal = true}});
+      const AttentionParams causal{.mask = {.causal = true}};
+      const Tensor y = test::plain(scaled_dot_product_attention)(turned(parts[0]), turned(parts[1]), parts[2], causal);
       CHECK(distance(layer.forward(x, {.causal = true}), layer.proj.forward(reshape(y, {B, T, heads * D}))) < 1e-6);
     }
   // Cross attention has heads of that size as well.

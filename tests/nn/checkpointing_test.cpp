@@ -16,17 +16,17 @@ constexpr std::int64_t rows = 3, length = 7, vocab = 19;
 constexpr CheckpointPolicy policies[] = {CheckpointPolicy::none, CheckpointPolicy::selective, CheckpointPolicy::full};
 
 struct Form {
-  bool use_fused_kernel = false;
+  bool is_fused = false;
   nn::Activation activation = nn::Activation::gelu;
   nn::Positions positions = nn::Positions::learned;
   train::Precision precision = train::Precision::fp32;
 };
 
 constexpr Form forms[] = {{},
-                          {.use_fused_kernel = true},
-                          {.use_fused_kernel = true, .activation = nn::Activation::gelu_tanh},
-                          {.use_fused_kernel = true, .positions = nn::Positions::rotary},
-                          {.use_fused_kernel = true, .activation = nn::Activation::gelu_tanh, .precision = train::Precision::bf16},
+                          {.is_fused = true},
+                          {.is_fused = true, .activation = nn::Activation::gelu_tanh},
+                          {.is_fused = true, .positions = nn::Positions::rotary},
+                          {.is_fused = true, .activation = nn::Activation::gelu_tanh, .precision = train::Precision::bf16},
                           {.precision = train::Precision::bf16}};
 
 nn::EncoderDecoderOptions options(const Form& form, CheckpointPolicy policy, Device device) {
@@ -35,7 +35,6 @@ nn::EncoderDecoderOptions options(const Form& form, CheckpointPolicy policy, Dev
   result.dropout = 0.3, result.activation_dropout = form.activation == nn::Activation::gelu_tanh ? 0 : 0.2;
   result.activation = form.activation;
   result.positions = form.positions;
-  result.use_fused_kernel = form.use_fused_kernel;
   result.activation_checkpointing = policy;
   result.device = device;
   return result;
@@ -64,7 +63,9 @@ std::vector<std::vector<float>> pass(const Form& form, CheckpointPolicy policy, 
   train::set_precision(*model, form.precision);
   model->train();
   const Tensors parameters = nn::parameters(*model);
+  std::optional<FusedKernels> kernels(form.is_fused);
   const Tensor loss = loss_of(*model, device);
+  kernels.reset();  // backward runs the layers again as they ran
   const auto position = static_cast<float>(context().generator.position());
   model.reset();  // backward does not need it
   loss.backward();
@@ -103,7 +104,7 @@ TEST_CASE("Checkpointed layers replay in a captured step", "[cuda]") {
   std::vector<float> weights[3];
   for (const CheckpointPolicy policy : policies) {
     manual_seed(5);
-    const Form form{.use_fused_kernel = true, .precision = train::Precision::bf16};
+    const Form form{.precision = train::Precision::bf16};
     nn::DecoderLM model(options(form, policy, cuda()));
     train::set_precision(model, form.precision);
     model.train();
@@ -129,7 +130,7 @@ TEST_CASE("Checkpointed layers need less memory") {
   set_num_threads(1);  // each has a workspace, and they are many on some machines
   std::size_t peaks[3];
   for (const CheckpointPolicy policy : policies) {
-    nn::DecoderLMOptions o{.vocab = 50, .length = 64, .width = 64, .layers = 8, .heads = 2, .ff = 256, .use_fused_kernel = true};
+    nn::DecoderLMOptions o{.vocab = 50, .length = 64, .width = 64, .layers = 8, .heads = 2, .ff = 256};
     o.activation_checkpointing = policy;
     nn::DecoderLM model(o);
     nn::flatten_parameters(model);

@@ -18,7 +18,7 @@ Options some_options() {
   manual_seed(21);
   Options options;
   options.vocab = vocab, options.length = length, options.width = 32, options.layers = 2, options.heads = 4, options.ff = 48;
-  options.dropout = 0, options.use_fused_kernel = true;
+  options.dropout = 0;
   return options;
 }
 
@@ -111,7 +111,11 @@ TEST_CASE("Graphs on a GPU follow the precision of products, and stand aside for
   };
   check(true);
   {
-    const ScopedValue<MatmulPrecision> scope(context().matmul_precision, MatmulPrecision::tf32);
+    const ScopedValue<MatmulPrecision> scope(context().kernels.matmul_precision, MatmulPrecision::tf32);
+    check(true);
+  }
+  {
+    const PlainKernels scope;
     check(true);
   }
   const Autocast scope(DType::bf16);

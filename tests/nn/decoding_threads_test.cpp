@@ -22,7 +22,7 @@ Model some_model() {
   manual_seed(31);
   Options options;
   options.vocab = vocab, options.length = length, options.width = 32, options.layers = 2, options.heads = 4, options.ff = 48;
-  options.dropout = 0, options.use_fused_kernel = true;
+  options.dropout = 0;
   return Model(options);
 }
 
@@ -54,11 +54,13 @@ void check_searches(const Model& model, ReadOptions options) {
     }
 }
 
-/// Batches that generate_in_batches reads of so many rows: their sizes, the kernel threads that each has, and the threads that read them.
+/// Batches that generate_in_batches reads of so many rows: their sizes, the kernel threads that each has, the threads that read them, and
+/// their choice of kernels.
 struct Batches {
   std::vector<std::size_t> sizes;
   std::vector<int> kernel_threads;
   std::vector<std::thread::id> readers;
+  std::vector<bool> are_fused;
 };
 
 Batches batches_of(std::size_t rows, bool is_thread_safe = true) {
@@ -69,6 +71,7 @@ Batches batches_of(std::size_t rows, bool is_thread_safe = true) {
     result.sizes.push_back(picks.size());
     result.kernel_threads.push_back(num_threads());
     result.readers.push_back(std::this_thread::get_id());
+    result.are_fused.push_back(context().kernels.fused);
     const auto count = static_cast<std::int64_t>(picks.size());
     return nn::Continuation{.logits = zeros({count, vocab}), .limits = std::vector<std::int64_t>(picks.size(), 1)};
   };
@@ -94,6 +97,14 @@ TEST_CASE("Threads get even batches, and one kernel thread each", "[generate]") 
     std::sort(expected.begin(), expected.end());
     CHECK(batches.sizes == expected);
     CHECK(batches.kernel_threads == std::vector<int>(sizes.size(), 1));
+  }
+}
+
+TEST_CASE("Threads that decode have the kernels of the thread that they work for", "[generate]") {
+  const test::Threads scope(2);
+  for (const bool fused : {false, true}) {
+    const FusedKernels kernels(fused);
+    CHECK(batches_of(70).are_fused == std::vector<bool>(4, fused));
   }
 }
 

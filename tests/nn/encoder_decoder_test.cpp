@@ -104,7 +104,7 @@ void check_reference(Device device) {
     nn::to(own, dtype);
     nn::to(own, device);
     for (const bool is_fused : {false, true}) {
-      own.set_use_fused_kernel(is_fused);
+      const FusedKernels kernels(is_fused);
       const Tensor logits = own.forward(to(src, device), lengths_on(device), to(tgt, device));
       CHECK(logits.shape() == Shape{batch, targets, vocab});
       CHECK(distance(to(logits, cpu), expected) < (dtype == DType::f64 ? 1e-6 : 2e-5));
@@ -117,7 +117,8 @@ struct Pass {
   Tensors gradients;
 };
 
-Pass pass(const nn::EncoderDecoderOptions& options, Device device) {
+Pass pass(const nn::EncoderDecoderOptions& options, bool is_fused, Device device) {
+  const FusedKernels kernels(is_fused);
   manual_seed(3);
   nn::EncoderDecoder model(options);
   nn::to(model, device);
@@ -140,10 +141,7 @@ void check_agreement(Device device) {
       o.dropout = dropout;
       o.attention_dropout = dropout / 2;
       o.activation_dropout = -1;
-      o.use_fused_kernel = false;
-      const Pass plain = pass(o, device);
-      o.use_fused_kernel = true;
-      const Pass fused = pass(o, device);
+      const Pass plain = pass(o, false, device), fused = pass(o, true, device);
       CAPTURE(int(o.positions), dropout);
       CHECK(distance(plain.logits, fused.logits) < 1e-5);
       CHECK(distance(plain.loss, fused.loss) < 2e-6);
@@ -160,7 +158,7 @@ void check_cache(Device device) {
   for (nn::EncoderDecoderOptions o : forms())
     for (const bool is_fused : {false, true}) {
       CAPTURE(int(o.positions), is_fused);
-      o.use_fused_kernel = is_fused;
+      const FusedKernels kernels(is_fused);
       manual_seed(6);
       nn::EncoderDecoder model(o);
       nn::to(model, device);
@@ -195,7 +193,7 @@ TEST_CASE("An encoder-decoder's gradients are those of finite differences") {
   const Tensor tgt = Tensor::from(std::vector<std::int64_t>{0, 2, 0, 3}, {2, 2}),
                labels = Tensor::from(std::vector<std::int64_t>{2, 1, 3, 4}, {2, 2});
   for (const bool is_fused : {false, true}) {
-    model.set_use_fused_kernel(is_fused);
+    const FusedKernels kernels(is_fused);
     const GradcheckResult result =
         gradcheck([&](const Tensors&) -> Tensors { return {model.loss(src, src_lengths, tgt, labels, {.label_smoothing = 0.1})}; },
                   nn::parameters(model));
@@ -209,7 +207,7 @@ TEST_CASE("What fills a source up changes nothing") {
   for (nn::EncoderDecoderOptions o : forms())
     for (const bool is_fused : {false, true}) {
       CAPTURE(int(o.positions), is_fused);
-      o.use_fused_kernel = is_fused;
+      const FusedKernels kernels(is_fused);
       manual_seed(8);
       nn::EncoderDecoder model(o);
       model.eval();
@@ -281,8 +279,7 @@ TEST_CASE("An encoder-decoder learns to copy in a few updates") {
                              .dropout = 0,
                              .positions = nn::Positions::sinusoidal,
                              .tied_head = true,
-                             .initialization = nn::Initialization::xavier,
-                             .use_fused_kernel = true},
+                             .initialization = nn::Initialization::xavier},
                             1});
   nn::flatten_parameters(model);
   train::Adam optimizer(nn::parameters(model), {.lr = 5e-3});
@@ -319,9 +316,8 @@ TEST_CASE("Rows of an encoder-decoder's cache can be selected, with and without 
   const NoGrad unrecorded;
   manual_seed(10);
   for (const bool is_fused : {false, true}) {
-    nn::EncoderDecoderOptions o = small_options();
-    o.use_fused_kernel = is_fused;
-    const nn::EncoderDecoder model(o);
+    const FusedKernels kernels(is_fused);
+    const nn::EncoderDecoder model(small_options());
     const Tensor src = ids(1, batch, sources), tgt = ids(2, batch, targets);
     const nn::Memory memory = model.encode(src, lengths_on(cpu));
     const auto next_of = [&](nn::KvCache& cache, const Tensor& chosen) { return model.hidden(slice(chosen, 1, 3, 4), memory, &cache); };
@@ -344,6 +340,7 @@ TEST_CASE("Rows of an encoder-decoder's cache can be selected, with and without 
                              5)) < 1e-5);
       }
     // Rows that stay with their memories. In a single layer the keys and values of a target's tokens know nothing of the source.
+    nn::EncoderDecoderOptions o = small_options();
     o.layers = 1;
     const nn::EncoderDecoder shallow(o);
     const nn::Memory own = shallow.encode(src, lengths_on(cpu));

@@ -5,6 +5,7 @@
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "plain.h"
 #include "train/train.h"
 
 using namespace tern;
@@ -13,16 +14,8 @@ namespace {
 
 constexpr std::int64_t rows = 3, length = 7, vocab = 19;
 
-nn::DecoderLMOptions options(bool use_fused_kernel, Device device, double dropout = 0) {
-  return {.vocab = vocab,
-          .length = length,
-          .width = 24,
-          .layers = 3,
-          .heads = 3,
-          .ff = 40,
-          .dropout = dropout,
-          .use_fused_kernel = use_fused_kernel,
-          .device = device};
+nn::DecoderLMOptions options(Device device, double dropout = 0) {
+  return {.vocab = vocab, .length = length, .width = 24, .layers = 3, .heads = 3, .ff = 40, .dropout = dropout, .device = device};
 }
 
 Tensor ids(unsigned seed, Device device) {
@@ -71,7 +64,8 @@ void check_agreement(Device device) {
         Pass passes[2];
         for (const bool fused : {false, true}) {
           manual_seed(3);
-          nn::DecoderLMOptions o = options(fused, device, dropout);
+          const FusedKernels kernels(fused);
+          nn::DecoderLMOptions o = options(device, dropout);
           o.final_norm = final_norm;
           nn::DecoderLM model(o);
           model.train();
@@ -84,9 +78,10 @@ void check_agreement(Device device) {
 }
 
 /// Losses of 200 updates on ten batches.
-std::vector<double> losses(bool use_fused_kernel, Device device) {
+std::vector<double> losses(bool is_fused, Device device) {
+  const FusedKernels kernels(is_fused);
   manual_seed(11);
-  nn::DecoderLM model(options(use_fused_kernel, device));
+  nn::DecoderLM model(options(device));
   nn::flatten_parameters(model);
   train::Adam optimizer(nn::parameters(model), {.lr = 1e-3});
   model.train();
@@ -120,15 +115,15 @@ TEST_CASE("a fused layer's gradients are those of finite differences", "[fused]"
 TEST_CASE("norms join a branch to a stream in either way", "[fused]") {
   manual_seed(4);
   const Tensor branch = randn({2, 3, 8}), residual = randn({2, 3, 8}), bias = randn({8});
-  const auto check = [&](const auto& plain) {
-    auto fused = plain;
-    fused.set_use_fused_kernel();
-    const ResidualNorm a = plain.forward(branch, residual, {.bias = bias}), b = fused.forward(branch, residual, {.bias = bias});
+  const auto check = [&](const nn::Norm& norm) {
+    const auto joined = [&] { return norm.forward(branch, residual, {.bias = bias}); };
+    const auto alone = [&](const Tensor& x) { return norm.forward(x); };
+    const ResidualNorm a = test::plain(joined)(), b = joined();
     CHECK(distance(a.sum, residual + branch + bias) < 1e-6);
-    CHECK(distance(a.y, plain.forward(a.sum)) < 1e-6);
+    CHECK(distance(a.y, test::plain(alone)(a.sum)) < 1e-6);
     CHECK(distance(a.sum, b.sum) == 0);
     CHECK(distance(a.y, b.y) < 1e-6);
-    CHECK(distance(plain.forward(branch), fused.forward(branch)) < 1e-6);
+    CHECK(distance(test::plain(alone)(branch), alone(branch)) < 1e-6);
   };
   check(nn::LayerNorm(8));
   check(nn::RMSNorm(8));
@@ -138,7 +133,7 @@ TEST_CASE("a query that sees nothing gets zeros, plain and fused", "[fused]") {
   const Tensor hidden = full({1, 3}, 1, DType::boolean);
   nn::MultiHeadAttention layer(8, {.heads = 2, .bias = false});
   for (const bool fused : {false, true}) {
-    layer.set_use_fused_kernel(fused);
+    const FusedKernels kernels(fused);
     const Tensor x = randn({1, 3, 8}, 0, 1).set_requires_grad();
     const Tensor y = layer.forward(x, {.padding = hidden});
     CHECK(distance(y, zeros({1, 3, 8})) == 0);
@@ -147,59 +142,56 @@ TEST_CASE("a query that sees nothing gets zeros, plain and fused", "[fused]") {
   }
 }
 
-TEST_CASE("one switch chooses the kernels of a whole model, whatever it was built with", "[fused]") {
-  Tensor logits[2], switched[2];
-  for (const bool fused : {false, true}) {
-    manual_seed(3);
-    nn::DecoderLM model(options(fused, cpu));
-    CHECK(model.blocks[1].ff.fc.use_fused_kernel == fused);
-    CHECK(nn::DecoderLM(model).head.use_fused_kernel == fused);
-    logits[fused] = model.forward(ids(1, cpu), mask(2, cpu));
-    model.set_use_fused_kernel(!fused);
-    CHECK(model.norm->use_fused_kernel == !fused);
-    switched[!fused] = model.forward(ids(1, cpu), mask(2, cpu));
-  }
-  for (const bool fused : {false, true}) CHECK(floats(logits[fused]) == floats(switched[fused]));
-  CHECK(floats(logits[0]) != floats(logits[1]));  // they do round differently
+TEST_CASE("a scope chooses the kernels of a whole model, which are fused without one", "[fused]") {
+  manual_seed(3);
+  const nn::DecoderLM model(options(cpu));
+  const auto logits = [&] { return floats(model.forward(ids(1, cpu), mask(2, cpu))); };
+  const std::vector<float> fused = logits(), plain = test::plain(logits)();
+  CHECK(fused != plain);  // they do round differently
+  CHECK(logits() == fused);
 }
 
 TEST_CASE("one mask serves plain and fused layers", "[fused]") {
   manual_seed(12);
-  nn::TransformerLayer plain({.width = 24, .heads = 3, .ff = 40, .dropout = 0}), fused = plain;
-  fused.set_use_fused_kernel();
+  const nn::TransformerLayer layer({.width = 24, .heads = 3, .ff = 40, .dropout = 0});
   const Tensor x = randn({rows, length, 24});
   for (int kind = 0; kind < 4; ++kind) {
     const AttentionMask shared = nn::shared_by_layers(mask(kind, cpu));
-    CHECK(distance(plain.forward(x, shared), fused.forward(x, shared)) < 5e-6);
+    const auto states = [&] { return layer.forward(x, shared); };
+    CHECK(distance(test::plain(states)(), states()) < 5e-6);
   }
 }
 
 TEST_CASE("a linear layer's fused forms agree with its plain ones", "[fused]") {
   manual_seed(13);
-  nn::Linear plain(6, 9), fused = plain;
-  const nn::Linear next(9, 5);
-  fused.set_use_fused_kernel();
+  const nn::Linear layer(6, 9), next(9, 5);
   const Tensor x = randn({4, 6}), targets = Tensor::from(std::vector<std::int64_t>{1, 8, 0, 3}, {4});
-  CHECK(distance(plain.forward_without_bias(x) + plain.bias, plain.forward(x)) < 1e-6);
+  CHECK(distance(layer.forward_without_bias(x) + layer.bias, layer.forward(x)) < 1e-6);
   for (const nn::Activation a : {nn::Activation::gelu, nn::Activation::gelu_tanh, nn::Activation::relu, nn::Activation::silu}) {
-    CHECK(floats(plain.activated(a, x)) == floats(nn::activate(a, plain.forward(x))));
-    CHECK(distance(plain.activated(a, x), fused.activated(a, x)) < 1e-6);
+    const auto hidden = [&] { return layer.activated(a, x); };
+    const Tensor composed = nn::activate(a, layer.forward(x));
+    CHECK(floats(test::plain(hidden)()) == floats(composed));
+    CHECK(distance(hidden(), composed) < 1e-6);
     for (const bool adds_bias : {true, false}) {
-      const Tensor expected = adds_bias ? next.forward(plain.activated(a, x)) : next.forward_without_bias(plain.activated(a, x));
-      CHECK(floats(plain.activated(a, x, next, adds_bias)) == floats(expected));
-      CHECK(distance(fused.activated(a, x, next, adds_bias), expected) < 1e-6);
+      const auto both = [&] { return layer.activated(a, x, next, adds_bias); };
+      const Tensor expected = adds_bias ? next.forward(composed) : next.forward_without_bias(composed);
+      CHECK(floats(test::plain(both)()) == floats(expected));
+      CHECK(distance(both(), expected) < 1e-6);
     }
   }
   const CrossEntropyOptions smoothed{.label_smoothing = 0.1};
-  CHECK(distance(plain.cross_entropy(x, targets, smoothed), cross_entropy(plain.forward(x), targets, smoothed)) == 0);
-  CHECK(distance(plain.cross_entropy(x, targets, smoothed), fused.cross_entropy(x, targets, smoothed)) < 1e-6);
+  const auto loss = [&] { return layer.cross_entropy(x, targets, smoothed); };
+  const Tensor expected = cross_entropy(layer.forward(x), targets, smoothed);
+  CHECK(distance(test::plain(loss)(), expected) == 0);
+  CHECK(distance(loss(), expected) < 1e-6);
 }
 
 TEST_CASE("the Llama architecture trains, plain and fused alike, and knows positions by rotation", "[fused]") {
   Tensor logits[2];
   for (const bool fused : {false, true}) {
     manual_seed(6);
-    nn::DecoderLMOptions o = options(fused, cpu);
+    const FusedKernels kernels(fused);
+    nn::DecoderLMOptions o = options(cpu);
     o.activation = nn::Activation::silu;
     o.gated = true;
     o.bias = o.head_bias = false;

@@ -16,16 +16,9 @@ namespace {
 
 constexpr std::int64_t vocab = 23, limit = 14;
 
-nn::DecoderLM some_model(Device device = cpu, bool use_fused_kernel = true) {
+nn::DecoderLM some_model(Device device = cpu) {
   manual_seed(12);
-  nn::DecoderLM model({.vocab = vocab,
-                       .length = limit,
-                       .width = 16,
-                       .layers = 2,
-                       .heads = 4,
-                       .ff = 16,
-                       .dropout = 0.3,
-                       .use_fused_kernel = use_fused_kernel});
+  nn::DecoderLM model({.vocab = vocab, .length = limit, .width = 16, .layers = 2, .heads = 4, .ff = 16, .dropout = 0.3});
   nn::to(model, device);
   return model;
 }
@@ -34,7 +27,6 @@ nn::EncoderDecoder some_translator(Device device = cpu) {
   manual_seed(13);
   nn::EncoderDecoderOptions options;
   options.vocab = vocab, options.length = limit, options.width = 16, options.layers = 2, options.heads = 4, options.ff = 16;
-  options.use_fused_kernel = true;
   nn::EncoderDecoder model(options);
   nn::to(model, device);
   return model;
@@ -85,8 +77,9 @@ nn::TokenIds naive(nn::EncoderDecoder model, const nn::TokenIds& source, std::in
   return {ids.begin() + 1, ids.end()};
 }
 
-void check_greedy(Device device, bool use_fused_kernel) {
-  const nn::DecoderLM model = some_model(device, use_fused_kernel);
+void check_greedy(Device device, bool is_fused) {
+  const FusedKernels kernels(is_fused);
+  const nn::DecoderLM model = some_model(device);
   const std::vector<nn::TokenIds> prompts = some_prompts();
   for (bool is_prefix_visible : {false, true}) {
     // An end token that occurs in some continuations and not in others.

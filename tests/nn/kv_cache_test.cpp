@@ -49,22 +49,16 @@ void check_model(const nn::DecoderLMOptions& options, Device device) {
 void check_models(Device device) {
   for (const bool is_fused : {false, true}) {
     CAPTURE(is_fused);
-    check_model({.use_fused_kernel = is_fused}, device);
-    check_model({.kv_heads = 2, .positions = nn::Positions::none, .use_fused_kernel = is_fused}, device);
-    check_model({.kv_heads = 3,
-                 .gated = true,
-                 .bias = false,
-                 .norm = nn::NormKind::rms,
-                 .positions = nn::Positions::rotary,
-                 .use_fused_kernel = is_fused},
-                device);
+    const FusedKernels kernels(is_fused);
+    check_model({}, device);
+    check_model({.kv_heads = 2, .positions = nn::Positions::none}, device);
+    check_model({.kv_heads = 3, .gated = true, .bias = false, .norm = nn::NormKind::rms, .positions = nn::Positions::rotary}, device);
     check_model({.kv_heads = 2,
                  .head_dim = 8,
                  .positions = nn::Positions::rotary,
                  .rope_base = 50,
                  .rope_pairs = RopePairs::halves,
-                 .rope_scaling = {.factor = 2, .original_length = 6},
-                 .use_fused_kernel = is_fused},
+                 .rope_scaling = {.factor = 2, .original_length = 6}},
                 device);
   }
 }
@@ -77,7 +71,7 @@ TEST_CASE("A model on a GPU that reads token by token with a cache gives what it
 TEST_CASE("Rows of a cache may have different lengths") {
   const NoGrad unrecorded;
   for (const nn::Positions positions : {nn::Positions::learned, nn::Positions::rotary}) {
-    const nn::DecoderLM model = model_of({.positions = positions, .use_fused_kernel = true}, cpu);
+    const nn::DecoderLM model = model_of({.positions = positions}, cpu);
     const Tensor ids = some_ids(2, length, cpu), expected = model.hidden(ids);
     nn::KvCache cache = model.cache(2, length);
     model.hidden(slice(ids, 1, 0, 7), {.causal = true}, {}, &cache);
@@ -95,7 +89,7 @@ TEST_CASE("Rows of a cache may have different lengths") {
 TEST_CASE("A cache on the CPU grows with its longest row, and then stays") {
   const NoGrad unrecorded;
   manual_seed(5);
-  nn::DecoderLM model({.vocab = vocab, .length = 400, .width = 24, .layers = 2, .heads = 6, .ff = 16, .use_fused_kernel = true});
+  nn::DecoderLM model({.vocab = vocab, .length = 400, .width = 24, .layers = 2, .heads = 6, .ff = 16});
   model.eval();
   const Tensor ids = some_ids(3, 90, cpu), expected = model.hidden(ids);
   nn::KvCache cache = model.cache(3, 400);

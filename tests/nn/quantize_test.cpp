@@ -15,7 +15,7 @@ nn::EncoderDecoder some_translator() {
   manual_seed(13);
   nn::EncoderDecoderOptions options;
   options.vocab = 53, options.length = 14, options.width = 48, options.layers = 2, options.heads = 4, options.ff = 40, options.dropout = 0;
-  options.tied_head = true, options.activation = nn::Activation::gelu_tanh, options.use_fused_kernel = true;
+  options.tied_head = true, options.activation = nn::Activation::gelu_tanh;
   nn::EncoderDecoder model(options);
   model.eval();
   return model;
@@ -23,7 +23,7 @@ nn::EncoderDecoder some_translator() {
 
 nn::DecoderLM some_model() {
   manual_seed(12);
-  nn::DecoderLM model({.vocab = 53, .length = 14, .width = 48, .layers = 2, .heads = 4, .ff = 40, .dropout = 0, .use_fused_kernel = true});
+  nn::DecoderLM model({.vocab = 53, .length = 14, .width = 48, .layers = 2, .heads = 4, .ff = 40, .dropout = 0});
   model.eval();
   return model;
 }

@@ -50,10 +50,10 @@ void check_embeddings(Device device) {
         nn::DecoderLM plain(o);
         nn::to(plain, device);
         nn::DecoderLM fused = nn::clone(plain);
-        fused.set_use_fused_kernel();
         const Tensor ids = some_ids(2, length, device);
         Tensor states[2];
         for (nn::DecoderLM* model : {&plain, &fused}) {
+          const FusedKernels kernels(model == &fused);
           manual_seed(9);  // for dropout
           states[model == &fused] = model->hidden(ids);
           sum(square(states[model == &fused])).backward();
@@ -86,8 +86,7 @@ void check_sinusoids(Device device) {
   const Tensor ids = some_ids(2, length, device),
                at = full({2, length}, 6, DType::i64, device) - broadcast_to(arange(length, DType::i64, device), {2, length});
   for (const bool is_fused : {false, true}) {
-    model.set_use_fused_kernel(is_fused);
-    learned.set_use_fused_kernel(is_fused);
+    const FusedKernels kernels(is_fused);
     const Tensor expected = learned.hidden(ids);
     CHECK(distance(model.hidden(ids), expected) == 0);
     CHECK(distance(model.hidden(ids, {.causal = true}, at), learned.hidden(ids, {.causal = true}, at)) == 0);
@@ -141,7 +140,8 @@ TEST_CASE("A body without layers shows what its tokens are, scaled and with posi
   o.layers = 0, o.final_norm = false;
   for (const bool is_fused : {false, true})
     for (const bool scales : {false, true}) {
-      o.use_fused_kernel = is_fused, o.scales_embeddings = scales;
+      const FusedKernels kernels(is_fused);
+      o.scales_embeddings = scales;
       manual_seed(4);
       nn::TransformerModel body(o);
       const Tensor tokens = embedding(body.tokens.weight, some_ids()) * (scales ? 3.0 : 1.0), expected = tokens + body.positions->weight;
@@ -160,7 +160,7 @@ TEST_CASE("A table of sinusoids serves weights of every dtype") {
   const Tensor expected = body.hidden(some_ids());
   for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-5}, {DType::bf16, 0.1}})
     for (const bool is_fused : {false, true}) {
-      body.set_use_fused_kernel(is_fused);
+      const FusedKernels kernels(is_fused);
       nn::to(body, dtype);
       CHECK(body.sinusoids.dtype() == DType::f32);
       const Tensor states = body.hidden(some_ids());
@@ -242,8 +242,9 @@ TEST_CASE("Each dropout drops its own in training, and nothing in evaluation") {
   const nn::TransformerModel without(o);
   const Tensor expected = without.hidden(some_ids());
   const auto states = [&](double dropout, double attention, double activation, bool is_fused, bool is_training = true) {
+    const FusedKernels kernels(is_fused);
     nn::TransformerOptions own = o;
-    own.dropout = dropout, own.attention_dropout = attention, own.activation_dropout = activation, own.use_fused_kernel = is_fused;
+    own.dropout = dropout, own.attention_dropout = attention, own.activation_dropout = activation;
     nn::TransformerModel model(own);
     copy_parameters(without, model);
     model.train(is_training);
@@ -283,7 +284,7 @@ TEST_CASE("A feed-forward part drops its hidden units, and attention its probabi
       for (const nn::Activation activation : {nn::Activation::gelu_tanh, nn::Activation::silu}) {
         CAPTURE(gated, is_fused, int(activation));
         nn::FeedForward ff(6, 50, {.activation = activation, .gated = gated, .dropout = 0.4});
-        ff.set_use_fused_kernel(is_fused);
+        const FusedKernels kernels(is_fused);
         Tensor hidden =
             gated ? nn::activate(activation, ff.gate->forward(x)) * ff.fc.forward(x) : nn::activate(activation, ff.fc.forward(x));
         for (const bool adds_bias : {true, false}) {

@@ -11,6 +11,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "plain.h"
 #include "tensor/context.h"
 
 namespace tern {
@@ -109,7 +110,8 @@ struct Results {
   Tensors gradients;
 };
 
-Results results_of(decltype(&scaled_dot_product_attention) f, const Tensors& inputs, const Tensor& g, const AttentionParams& params) {
+template <class F>
+Results results_of(F f, const Tensors& inputs, const Tensor& g, const AttentionParams& params) {
   manual_seed(11);
   const Tensor y = f(inputs[0], inputs[1], inputs[2], params);
   return {y, grad({y}, inputs, {g})};
@@ -170,8 +172,9 @@ TEST_CASE("Attention on a GPU is that of float64 in every mask and head size", "
       Tensors exact;
       for (const Tensor& x : inputs) exact.push_back(cast(to(x.detach(), cpu), DType::f64).set_requires_grad());
       const Tensor g = gradient_like(inputs[0], dtype);
-      const Results expected = results_of(scaled_dot_product_attention, exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
-      const Results results = results_of(fused_scaled_dot_product_attention, inputs, to(g, cuda()), moved(c.params, cuda(), dtype));
+      const Results expected =
+          results_of(test::plain(scaled_dot_product_attention), exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
+      const Results results = results_of(scaled_dot_product_attention, inputs, to(g, cuda()), moved(c.params, cuda(), dtype));
       const double allowed = !c.is_short ? bound : dtype == DType::bf16 ? 1.2e-2 : dtype == DType::f16 ? 2e-3 : 2e-6;
       CHECK(relative_difference(results.y, expected.y, g) < allowed);
       for (std::size_t i = 0; i < 3; ++i) CHECK(relative_difference(results.gradients[i], expected.gradients[i], g) < allowed);
@@ -201,8 +204,8 @@ TEST_CASE("Attention on a GPU gives the gradient of a bias of every shape", "[cu
         return results_of(f, in, gradient, params);
       };
       const Results expected =
-          results_with_bias(scaled_dot_product_attention, exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
-      const Results results = results_with_bias(fused_scaled_dot_product_attention, inputs, to(g, cuda()), moved(c.params, cuda(), dtype));
+          results_with_bias(test::plain(scaled_dot_product_attention), exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
+      const Results results = results_with_bias(scaled_dot_product_attention, inputs, to(g, cuda()), moved(c.params, cuda(), dtype));
       CHECK(relative_difference(results.y, expected.y, g) < bound);
       for (std::size_t i = 0; i < 3; ++i) CHECK(relative_difference(results.gradients[i], expected.gradients[i], g) < bound);
       // The result is rounded, and so is y, from which all keys of a query have the same error: a sum over keys, 0 itself, is that error.
@@ -227,13 +230,14 @@ TEST_CASE("Attention on a GPU in the modes tf32 and tf32x3 is that of float64, w
       Tensors exact;
       for (const Tensor& x : inputs) exact.push_back(cast(to(x.detach(), cpu), DType::f64).set_requires_grad());
       const Tensor g = gradient_like(inputs[0], DType::f32);
-      const Results expected = results_of(scaled_dot_product_attention, exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
+      const Results expected =
+          results_of(test::plain(scaled_dot_product_attention), exact, cast(g, DType::f64), moved(c.params, cpu, DType::f64));
       const AttentionParams params = moved(c.params, cuda(), DType::f32);
       manual_seed(11);
       Tensor y;
       {
         const MatmulPrecisionMode mode(precision);
-        y = fused_scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], params);
+        y = scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], params);
       }
       CHECK(relative_difference(y, expected.y, g) < bound);
       for (const MatmulPrecision in_backward : {MatmulPrecision::fp32, precision}) {
@@ -253,7 +257,7 @@ TEST_CASE("Attention on a GPU takes what begins within a vector, and passes on w
   const Tensor shifted = reshape(slice(memory, 0, 1), {2, length, 3, 2, width});
   const auto self_attention = [](const Tensor& qkv) {
     const Tensors parts = unstack(qkv, 2);
-    return fused_scaled_dot_product_attention(parts[0], parts[1], parts[2], {.mask = {.causal = true}});
+    return scaled_dot_product_attention(parts[0], parts[1], parts[2], {.mask = {.causal = true}});
   };
   Tensors results[2];
   for (const bool copied : {false, true}) {
@@ -276,8 +280,9 @@ TEST_CASE("The gradient of attention on a GPU can be differentiated again", "[cu
   for (const bool fused : {false, true}) {
     const Tensor x = cast(given, fused ? DType::bf16 : DType::f64).detach().set_requires_grad();
     const Tensors parts = unstack(x, 2);
-    const auto f = fused ? fused_scaled_dot_product_attention : scaled_dot_product_attention;
-    const Tensor dx = grad({sum(square(f(parts[0], parts[1], parts[2], {.mask = {.causal = true}})))}, {x}, {}, true)[0];
+    const FusedKernels kernels(fused);
+    const Tensor y = scaled_dot_product_attention(parts[0], parts[1], parts[2], {.mask = {.causal = true}});
+    const Tensor dx = grad({sum(square(y))}, {x}, {}, true)[0];
     results[fused] = grad({sum(square(dx))}, {x})[0];
   }
   CHECK(relative_difference(results[1], to(results[0], cpu), given) < 5e-2);
@@ -311,8 +316,8 @@ TEST_CASE("Attention of one query on a GPU is that of float64 in every mask and 
         params.bias = to(cast(c.params.bias, dtype), cuda());
         exactly.bias = cast(cast(c.params.bias, dtype), DType::f64);
       }
-      const Tensor y = fused_scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], params);
-      const Tensor expected = scaled_dot_product_attention(exact[0], exact[1], exact[2], exactly);
+      const Tensor y = scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], params);
+      const Tensor expected = test::plain(scaled_dot_product_attention)(exact[0], exact[1], exact[2], exactly);
       CHECK(relative_difference(y, expected, exact[0]) < bound);
     }
 }
@@ -325,14 +330,14 @@ TEST_CASE("Attention on a GPU gives the same bits in every run", "[cuda]") {
     c.params.bias = to(cast(randn({8, 1, 2048}), DType::bf16), cuda()).set_requires_grad();
     inputs.push_back(c.params.bias);
   }
-  const Results first = results_of(fused_scaled_dot_product_attention, inputs, g, c.params);
+  const Results first = results_of(scaled_dot_product_attention, inputs, g, c.params);
   const auto differences = [](const Tensor& a, const Tensor& b) {
     const NoGrad unrecorded;
     return sum(cast(ne(a, b), DType::i64));
   };
   Tensor off = zeros({}, DType::i64, cuda());
   for (int run = 0; run < 1000; ++run) {
-    const Results again = results_of(fused_scaled_dot_product_attention, inputs, g, c.params);
+    const Results again = results_of(scaled_dot_product_attention, inputs, g, c.params);
     off = off + differences(again.y.detach(), first.y.detach());
     for (std::size_t i = 0; i < inputs.size(); ++i) off = off + differences(again.gradients[i], first.gradients[i]);
   }
@@ -351,7 +356,7 @@ TEST_CASE("Attention on a GPU takes memory that grows with the number of tokens 
     const Tensor g = to(gradient_like(inputs[0], DType::bf16), cuda());
     reset_peak_memory(cuda());
     const std::size_t before = memory_statistics(cuda()).allocated;
-    results_of(fused_scaled_dot_product_attention, inputs, g, c.params);
+    results_of(scaled_dot_product_attention, inputs, g, c.params);
     return memory_statistics(cuda()).peak_allocated - before;
   };
   const std::size_t peak = peak_of(4096), longer = peak_of(16384);
@@ -361,7 +366,7 @@ TEST_CASE("Attention on a GPU takes memory that grows with the number of tokens 
 
 TEST_CASE("Attention over packed sequences on a GPU takes memory by their rows, not by the longest", "[cuda]") {
   const DType dtype = GENERATE(DType::bf16, DType::f32);
-  const ScopedValue<MatmulPrecision> precision(context().matmul_precision, MatmulPrecision::tf32x3);
+  const ScopedValue<MatmulPrecision> precision(context().kernels.matmul_precision, MatmulPrecision::tf32x3);
   const auto peak_of = [&](const std::vector<std::int64_t>& lengths) {
     std::vector<std::int64_t> starts = {0};
     for (const std::int64_t length : lengths) starts.push_back(starts.back() + length);
@@ -373,7 +378,7 @@ TEST_CASE("Attention over packed sequences on a GPU takes memory by their rows, 
     const Tensor g = to(cast(randn({starts.back(), 2, 64}), dtype), cuda());
     reset_peak_memory(cuda());
     const std::size_t before = memory_statistics(cuda()).allocated;
-    results_of(fused_scaled_dot_product_attention, inputs, g, params);
+    results_of(scaled_dot_product_attention, inputs, g, params);
     return memory_statistics(cuda()).peak_allocated - before;
   };
   std::vector<std::int64_t> uneven(128, 32);

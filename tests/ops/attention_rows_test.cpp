@@ -20,6 +20,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "plain.h"
 
 namespace tern {
 
@@ -223,11 +224,11 @@ constexpr MaskKind masks[] = {MaskKind::none,   MaskKind::causal,  MaskKind::win
                               MaskKind::prefix, MaskKind::padding, MaskKind::packed};
 constexpr Kind kinds[] = {Kind::plain, Kind::hidden, Kind::lowest, Kind::mixed, Kind::large};
 
-/// Attention of the composition's own parts: products and one of the masked softmaxes.
-Tensor by_softmax(decltype(&attention_softmax) softmax, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
+/// Attention of the composition's own parts: products and the masked softmax.
+Tensor by_softmax(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
   Tensor scores = matmul(transpose(q, 1, 2), transpose(transpose(k, 1, 2), -1, -2), 1 / std::sqrt(double(q.size(-1))));
   if (params.bias.defined()) scores = scores + params.bias;
-  return transpose(matmul(softmax(scores, params.mask), transpose(v, 1, 2)), 1, 2);
+  return transpose(matmul(attention_softmax(scores, params.mask), transpose(v, 1, 2)), 1, 2);
 }
 
 void check_all(Device device, std::int64_t width, const std::vector<std::int64_t>& lengths, const std::vector<DType>& dtypes,
@@ -240,17 +241,12 @@ void check_all(Device device, std::int64_t width, const std::vector<std::int64_t
           INFO(name(dtype) << ", keys " << keys << ", width " << width << ", mask " << int(mask) << ", kind " << int(kind));
           // Scores beyond 2^30 give no gradient in a GPU's kernels; those of f16 reach them nowhere.
           const bool has_gradients = device == cpu || kind != Kind::large || dtype == DType::f16;
-          check_way(p, device, scaled_dot_product_attention, true, more);
-          check_way(p, device, fused_scaled_dot_product_attention, has_gradients, more);
-          check_way(p, device, fused_scaled_dot_product_attention, false, more);
+          check_way(p, device, test::plain(scaled_dot_product_attention), true, more);
+          check_way(p, device, scaled_dot_product_attention, has_gradients, more);
+          check_way(p, device, scaled_dot_product_attention, false, more);
           if (mask == MaskKind::packed) continue;
-          const auto by = [&](auto softmax) {
-            return [=](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params) {
-              return by_softmax(softmax, q, k, v, params);
-            };
-          };
-          check_way(p, device, by(attention_softmax), true, more);
-          check_way(p, device, by(fused_attention_softmax), true, more);
+          check_way(p, device, test::plain(by_softmax), true, more);
+          check_way(p, device, by_softmax, true, more);
           if (mask == MaskKind::prefix) continue;
           check_way(
               p, device,
@@ -268,7 +264,7 @@ void check_all(Device device, std::int64_t width, const std::vector<std::int64_t
                   for (std::int64_t t = 0; t < p.T; ++t) {
                     AttentionParams one = params;
                     if (one.bias.defined()) one.bias = slice(one.bias, 2, t, t + 1);
-                    rows.push_back(fused_scaled_dot_product_attention(slice(q, 1, t, t + 1), k, v, one));
+                    rows.push_back(scaled_dot_product_attention(slice(q, 1, t, t + 1), k, v, one));
                   }
                   return cat(rows, 1);
                 },
@@ -285,13 +281,14 @@ TEST_CASE("Rows of scores at their limits are right in every way to compute atte
 
 TEST_CASE("A bias of the lowest number shows keys, also where f16 cannot hold the sum") {
   for (const double k : {2.5, -2.5, -0.25})
-    for (const auto attend : {scaled_dot_product_attention, fused_scaled_dot_product_attention}) {
+    for (const bool fused : {false, true}) {
+      const FusedKernels kernels(fused);
       const Tensor q = full({1, 1, 1, 16}, 2, DType::f16), keys = full({1, 2, 1, 16}, k, DType::f16), v = ones({1, 2, 1, 16}, DType::f16);
       AttentionParams params;
       params.bias = full({1, 1, 1, 2}, lowest_of(DType::f16), DType::f16);
-      for (const double y : cast(attend(q, keys, v, params), DType::f64).to_vector<double>()) CHECK(y == 1);
+      for (const double y : cast(scaled_dot_product_attention(q, keys, v, params), DType::f64).to_vector<double>()) CHECK(y == 1);
       fill_(params.bias, -infinity);
-      for (const double y : cast(attend(q, keys, v, params), DType::f64).to_vector<double>()) CHECK(y == 0);
+      for (const double y : cast(scaled_dot_product_attention(q, keys, v, params), DType::f64).to_vector<double>()) CHECK(y == 0);
     }
 }
 
@@ -299,10 +296,11 @@ TEST_CASE("A bias of the lowest number shows keys, also where f16 cannot hold th
 static void check_special_scores(Device device) {
   const DeviceScope scope(device);
   const double nan = std::nan("");
-  for (const auto softmax : {attention_softmax, fused_attention_softmax})
+  for (const bool fused : {false, true})
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
       for (const std::int64_t keys : {4, 7, 33, 1500, 3001}) {
-        INFO(name(dtype) << " " << keys << " keys");
+        INFO(name(dtype) << " " << keys << " keys, fused " << fused);
+        const FusedKernels kernels(fused);
         const double big = dtype == DType::f16 ? 6e4 : 1e9;
         const Tensor scores = cast(randn({8, 1, keys}), dtype);
         const auto at = [&](std::int64_t row, std::int64_t key) { return select(select(select(scores, 0, row), 0, 0), 0, key); };
@@ -318,7 +316,7 @@ static void check_special_scores(Device device) {
         fill_(at(7, lone), big);
         const Tensor padding = zeros({8, keys}, dtype == DType::f64 ? dtype : DType::f32);
         fill_(select(padding, 1, hidden), -1e30);
-        const Doubles p = cast(softmax(scores, {.padding = padding}), DType::f64).to_vector<double>();
+        const Doubles p = cast(attention_softmax(scores, {.padding = padding}), DType::f64).to_vector<double>();
         const auto row = [&](std::int64_t r) { return std::span(p).subspan(std::size_t(r * keys), std::size_t(keys)); };
         const auto other = [&](std::int64_t i) { return i != hidden; };
         for (std::int64_t i = 0; i < keys; ++i) {

@@ -17,6 +17,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "plain.h"
 
 namespace tern {
 
@@ -27,7 +28,8 @@ struct Results {
   Tensors gradients;
 };
 
-Results results_of(decltype(&scaled_dot_product_attention) f, const Tensors& inputs, const Tensor& g, const AttentionParams& params) {
+template <class F>
+Results results_of(F f, const Tensors& inputs, const Tensor& g, const AttentionParams& params) {
   Tensors leaves;
   for (const Tensor& x : inputs) leaves.push_back(x.detach().set_requires_grad());
   AttentionParams given = params;
@@ -65,11 +67,11 @@ TEST_CASE("Attention of one query depends neither on other sequences nor on hidd
   manual_seed(5);
   const Tensor q = randn({3, 1, 4, 24}), k = randn({3, 900, 2, 24}), v = randn({3, 900, 2, 24});
   const std::vector<std::int64_t> lengths = {700, 256, 3};
-  const Tensor all = fused_scaled_dot_product_attention(q, k, v, {.mask = {.key_lengths = Tensor::from(lengths, {3})}});
+  const Tensor all = scaled_dot_product_attention(q, k, v, {.mask = {.key_lengths = Tensor::from(lengths, {3})}});
   for (std::int64_t i = 0; i < 3; ++i) {
     const auto own = [&](const Tensor& x, std::int64_t rows) { return slice(slice(x, 0, i, i + 1), 1, 0, rows); };
     const std::int64_t length = lengths[static_cast<std::size_t>(i)];
-    CHECK(is_bitwise_same(slice(all, 0, i, i + 1), fused_scaled_dot_product_attention(own(q, 1), own(k, length), own(v, length))));
+    CHECK(is_bitwise_same(slice(all, 0, i, i + 1), scaled_dot_product_attention(own(q, 1), own(k, length), own(v, length))));
   }
 }
 
@@ -80,8 +82,9 @@ TEST_CASE("Attention of one query by several threads, whatever the width of a he
     manual_seed(6);
     const std::int64_t B = 5, H = 6, keys = (1 << 20) / (B * H * width);  // products enough for several threads
     const Tensor q = randn({B, 1, H, width}), k = randn({B, keys, H, width}), v = randn({B, keys, H, width});
-    const auto in = [&](DType dtype) { return fused_scaled_dot_product_attention(cast(q, dtype), cast(k, dtype), cast(v, dtype), {}); };
-    const Tensor exact = scaled_dot_product_attention(cast(q, DType::f64), cast(k, DType::f64), cast(v, DType::f64), {});
+    const auto in = [&](DType dtype) { return scaled_dot_product_attention(cast(q, dtype), cast(k, dtype), cast(v, dtype), {}); };
+    const Tensor exact =
+        test::plain(scaled_dot_product_attention)(cast(q, DType::f64), cast(k, DType::f64), cast(v, DType::f64), AttentionParams());
     set_num_threads(1);
     const Tensor alone = in(DType::f32);
     set_num_threads(3);
@@ -104,14 +107,14 @@ TEST_CASE("Attention passes the course's cases: results, log-sum-exp and gradien
     const AttentionParams params{.mask = {.causal = causal}};
     Tensors exact;
     for (const Tensor& x : inputs) exact.push_back(cast(x, DType::f64));
-    const Results expected = results_of(scaled_dot_product_attention, exact, cast(g, DType::f64), params);
-    const Results results = results_of(fused_scaled_dot_product_attention, inputs, g, params);
+    const Results expected = results_of(test::plain(scaled_dot_product_attention), exact, cast(g, DType::f64), params);
+    const Results results = results_of(scaled_dot_product_attention, inputs, g, params);
     CHECK(largest_difference(results.y, expected.y) < 1e-5);
     for (std::size_t i = 0; i < 3; ++i) CHECK(largest_difference(results.gradients[i], expected.gradients[i]) < 1e-5);
 
     Tensors leaves;
     for (const Tensor& x : inputs) leaves.push_back(x.detach().set_requires_grad());
-    const Tensors kept = kept_beside(fused_scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], params), leaves);
+    const Tensors kept = kept_beside(scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], params), leaves);
     REQUIRE(kept.size() == 1);
     CHECK(kept[0].shape() == Shape{B, 1, N});
     Tensor scores = matmul(transpose(exact[0], 1, 2), transpose(transpose(exact[1], 1, 2), -1, -2), 1 / std::sqrt(double(D)));
@@ -127,7 +130,7 @@ TEST_CASE("Attention takes memory that grows with the number of tokens alone") {
     const Tensors parts = unstack(qkv, 2);
     reset_peak_memory(cpu);
     const std::size_t before = memory_statistics(cpu).allocated;
-    const Tensor y = fused_scaled_dot_product_attention(parts[0], parts[1], parts[2], {.mask = {.causal = true}});
+    const Tensor y = scaled_dot_product_attention(parts[0], parts[1], parts[2], {.mask = {.causal = true}});
     const std::size_t forward = memory_statistics(cpu).peak_allocated - before;
     y.backward(g);
     return std::pair(forward, memory_statistics(cpu).peak_allocated - before);
@@ -149,7 +152,7 @@ TEST_CASE("Attention over packed sequences takes memory by their rows, not by th
     const Tensor x = randn({starts.back(), 2, 8}).set_requires_grad(), g = randn({starts.back(), 2, 8});
     reset_peak_memory(cpu);
     const std::size_t before = memory_statistics(cpu).allocated;
-    fused_scaled_dot_product_attention(x, x, x, params).backward(g);
+    scaled_dot_product_attention(x, x, x, params).backward(g);
     return memory_statistics(cpu).peak_allocated - before;
   };
   const int threads = num_threads();
@@ -165,10 +168,10 @@ TEST_CASE("Attention over 16384 tokens gives what its last and first queries see
   manual_seed(2);
   const Tensor q = randn({1, N, 1, D}), k = randn({1, N, 1, D}), v = randn({1, N, 1, D}), g = randn({1, N, 1, D});
   const AttentionParams params{.mask = {.causal = true, .window = 9000}};
-  const Results results = results_of(fused_scaled_dot_product_attention, {q, k, v}, g, params);
+  const Results results = results_of(scaled_dot_product_attention, {q, k, v}, g, params);
   for (const std::int64_t t : {std::int64_t(0), std::int64_t(7777), N - 1}) {
     const auto rows = [&](const Tensor& x, std::int64_t first) { return cast(slice(x, 1, first, t + 1), DType::f64); };
-    const Tensor expected = scaled_dot_product_attention(rows(q, t), rows(k, 0), rows(v, 0), params);
+    const Tensor expected = test::plain(scaled_dot_product_attention)(rows(q, t), rows(k, 0), rows(v, 0), params);
     CHECK(largest_difference(slice(results.y, 1, t, t + 1), expected) < 1e-5);
   }
   for (const Tensor& gradient : results.gradients) CHECK(std::isfinite(sum(gradient).item<float>()));
@@ -187,7 +190,7 @@ TEST_CASE("Attention gives the same bits in every run and for any number of thre
     for (const int count : {1, 2, 3, 2}) {
       set_num_threads(count);
       manual_seed(4);
-      results.push_back(results_of(fused_scaled_dot_product_attention, inputs, g, params));
+      results.push_back(results_of(scaled_dot_product_attention, inputs, g, params));
     }
     set_num_threads(threads);
     for (const Results& other : results) {
@@ -211,9 +214,9 @@ TEST_CASE("Fused attention is the plain one at lengths around its tiles, with gr
             .dropout = width == 16 ? 0.2 : 0,
             .training = true};
         manual_seed(7);
-        const Results plain = results_of(scaled_dot_product_attention, inputs, g, params);
+        const Results plain = results_of(test::plain(scaled_dot_product_attention), inputs, g, params);
         manual_seed(7);
-        const Results fused = results_of(fused_scaled_dot_product_attention, inputs, g, params);
+        const Results fused = results_of(scaled_dot_product_attention, inputs, g, params);
         CHECK(largest_difference(plain.y, fused.y) < 1e-5);
         for (std::size_t i = 0; i < 4; ++i) CHECK(largest_difference(plain.gradients[i], fused.gradients[i]) < 4e-5);
       }
@@ -223,12 +226,12 @@ TEST_CASE("Keys past a sequence's length are not read") {
   manual_seed(8);
   const Tensor q = randn({2, 5, 2, 8}), k = randn({2, 150, 2, 8}), v = randn({2, 150, 2, 8});
   const AttentionParams params{.mask = {.key_lengths = Tensor::from(std::vector<std::int64_t>{100, 0}, {2})}};
-  const Tensor expected = fused_scaled_dot_product_attention(q, k, v, params);
+  const Tensor expected = scaled_dot_product_attention(q, k, v, params);
   for (const Tensor& x : {k, v}) {
     fill_(slice(slice(x, 0, 0, 1), 1, 100), NAN);
     fill_(slice(x, 0, 1), NAN);
   }
-  const Results results = results_of(fused_scaled_dot_product_attention, {q, k, v}, ones_like(q), params);
+  const Results results = results_of(scaled_dot_product_attention, {q, k, v}, ones_like(q), params);
   CHECK(is_bitwise_same(results.y, expected));
   for (const Tensor& gradient : results.gradients) CHECK(std::isfinite(sum(gradient).item<float>()));
   for (const Tensor& x : {results.y, results.gradients[0], results.gradients[1], results.gradients[2]})
@@ -242,7 +245,7 @@ TEST_CASE("Gradients of slices of one projection are written into one tensor") {
     Tensors parts = unstack(qkv, 2);
     if (copied)
       for (Tensor& part : parts) part = clone(part);
-    const Tensor y = fused_scaled_dot_product_attention(parts[0], parts[1], parts[2], {});
+    const Tensor y = scaled_dot_product_attention(parts[0], parts[1], parts[2], {});
     return whole ? grad({y}, {qkv}, {g}) : grad({y}, parts, {g});
   };
   const Tensors slices = gradients_of(false, false);
@@ -277,7 +280,7 @@ TEST_CASE("Attention in chunks of queries is the composition") {
           params.mask.padding = gt(random({B, keys}), 0.5);
           params.mask.key_lengths = Tensor::from(std::vector<std::int64_t>{keys, 21}, {B});
         }
-        const Results expected = results_of(scaled_dot_product_attention, inputs, g, params);
+        const Results expected = results_of(test::plain(scaled_dot_product_attention), inputs, g, params);
         Tensors leaves;
         for (const Tensor& x : inputs) leaves.push_back(x.detach().set_requires_grad());
         if (!bias.empty()) params.bias = leaves[3];

@@ -34,27 +34,27 @@ std::vector<double> elements_of(const std::function<Tensor(Device)>& f, Device d
   return result.to_vector<double>();
 }
 
-/// Calls check(f) for functions of a device that drop elements of extremes(dtype), plain and fused.
+/// Calls check(f) for functions of a device that drop elements of extremes(dtype), alone and within other ops.
 template <class F>
 void for_each_dropout(DType dtype, F check) {
   for (const std::int64_t columns : {64, 61, 4096}) {
     check([=](Device device) { return dropout(to(extremes(dtype, {8, columns}), device), 0.1); });
     check([=](Device device) {
       const Tensor x = to(extremes(dtype, {8, columns}), device), ones = ones_like(x), zeros = zeros_like(x);
-      return fused_residual_layer_norm(x, zeros, select(ones, 0, 0), select(zeros, 0, 0), 1e-5, {.dropout = 0.1}).sum;
+      return residual_layer_norm(x, zeros, select(ones, 0, 0), select(zeros, 0, 0), 1e-5, {.dropout = 0.1}).sum;
     });
     // Gradients so large that g / 0.9 is infinite.
     for (const bool with_norm : {false, true})
       check([=](Device device) {
         const Tensor x = ones({8, columns}, dtype, device).set_requires_grad();
-        const Tensor y = with_norm ? fused_residual_layer_norm(x, zeros_like(x), {}, {}, 1e-5, {.dropout = 0.1}).sum : dropout(x, 0.1);
+        const Tensor y = with_norm ? residual_layer_norm(x, zeros_like(x), {}, {}, 1e-5, {.dropout = 0.1}).sum : dropout(x, 0.1);
         return grad({y}, {x}, {to(extremes(dtype, {8, columns}), device)})[0];
       });
   }
   check([=](Device device) {
     const Tensor table = to(extremes(dtype, {8, 64}), device),
                  ids = to(Tensor::from(std::vector<std::int64_t>{0, 7, 3, 5}, {2, 2}), device);
-    return fused_embedding(table, zeros_like(table), ids, 0.1);
+    return embedding(table, zeros_like(table), ids, 0.1);
   });
 }
 

@@ -104,7 +104,11 @@ struct Row {
   bool on_cuda_bitwise = false;       ///< floats, too, are the same on both devices
   bool on_cuda_in_any_order = false;  ///< on a GPU the op adds in no fixed order: two calls differ in their last bits
   std::string shown_name = {};        ///< in messages, where it is not the function's name
+  bool is_plain = false;              ///< of plain()
 };
+
+/// The row of an op with fused kernels where it is composed of others (PlainKernels): a row of its own, with the same cases.
+Row plain(Row row);
 
 /// Note [Large cases]: how an op divides its work shows in sizes that would take too long in each dtype. Cases of more than large elements
 /// run in one dtype, and on a GPU in one of 16 bits as well. Those of more than huge_case are for the kernels of a GPU alone, and
@@ -130,6 +134,8 @@ inline const std::vector<std::int64_t> sizes = {0, 1, 31, 33, 1025};
 //   row.mistakes = {{[] { hypot(sample({2}), sample({3})); }, {"(2,)", "(3,)"}},       // each error, with words of its message
 //                   {[] { hypot(sample({2}, DType::boolean), sample({2})); }, {"bool"}}};
 //   rows.push_back(row);
+//
+// An op with fused kernels has two rows: rows.push_back(row), and rows.push_back(plain(row)).
 //
 // Run it alone with TERN_OP=hypot test-ops "Ops *,*erivatives*,Mistakes*". Its gradients of both orders, dtypes, layouts, guard bytes and
 // the GPU need no further line.

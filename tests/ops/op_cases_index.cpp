@@ -215,7 +215,7 @@ void add_embeddings(Rows& rows) {
                   {[] { embedding(sample({3, 2}), indices({-1})); }, {"-1"}, "index_select"}};
   rows.push_back(row);
 
-  row = {"fused_embedding", {}};
+  row = {"embedding", {}};
   struct Case {
     Shape table, positions, ids;  ///< positions of no dimensions: none
   };
@@ -229,7 +229,7 @@ void add_embeddings(Rows& rows) {
       inputs.push_back(value(c.positions));
       inputs.back().optional = true;
     }
-    row.cases.push_back({inputs, [=](In in) -> Tensors { return {fused_embedding(in[0], has_positions ? in[2] : Tensor(), in[1])}; },
+    row.cases.push_back({inputs, [=](In in) -> Tensors { return {embedding(in[0], has_positions ? in[2] : Tensor(), in[1])}; },
                          [=](Ref in) {
                            return one(make({c.ids[0], c.ids[1], c.table[1]}, in.dtype, [&](const Shape& i) {
                              const double token = in[0]({static_cast<std::int64_t>(in[1]({i[0], i[1]})), i[2]});
@@ -238,14 +238,15 @@ void add_embeddings(Rows& rows) {
                          }});
   }
   const Tensor ids = sample({2, 3}, DType::i64);
-  row.mistakes = {{[=] { fused_embedding(sample({3}), {}, ids); }, {"(3,)"}},
-                  {[=] { fused_embedding(sample({9, 4}), {}, indices({1})); }, {"(1,)"}},
-                  {[=] { fused_embedding(sample({9, 4}), {}, sample({2, 3})); }, {"i64", "f32"}},
-                  {[=] { fused_embedding(sample({9, 4}), sample({2, 4}), ids); }, {"(2, 4)"}},
-                  {[=] { fused_embedding(sample({9, 4}), sample({3, 5}), ids); }, {"(3, 5)"}},
-                  {[=] { fused_embedding(sample({9, 4}), sample({3, 4}, DType::f64), ids); }, {"f32", "f64"}},
-                  {[=] { fused_embedding(sample({9, 4}), {}, ids, 1); }, {"1"}}};
+  row.mistakes = {{[=] { embedding(sample({3}), {}, ids); }, {"(3,)"}},
+                  {[=] { embedding(sample({9, 4}), {}, indices({1})); }, {"(1,)"}},
+                  {[=] { embedding(sample({9, 4}), {}, sample({2, 3})); }, {"i64", "f32"}},
+                  {[=] { embedding(sample({9, 4}), sample({2, 4}), ids); }, {"(2, 4)"}},
+                  {[=] { embedding(sample({9, 4}), sample({3, 5}), ids); }, {"(3, 5)"}},
+                  {[=] { embedding(sample({9, 4}), sample({3, 4}, DType::f64), ids); }, {"f32", "f64"}},
+                  {[=] { embedding(sample({9, 4}), {}, ids, 1); }, {"1"}}};
   rows.push_back(row);
+  rows.push_back(plain(row));
 }
 
 void add_triangles(Rows& rows) {

@@ -1,5 +1,5 @@
-// Rows of ops/normalize.h, ops/attention_softmax.h and ops/rope.h. Note [The table] in op_cases.h. A fused op and the composition that it
-// replaces share their cases.
+// Rows of ops/normalize.h, ops/attention_softmax.h and ops/rope.h. Note [The table] in op_cases.h. Both ways of an op share their
+// cases.
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -136,8 +136,8 @@ void add_attention_softmax(Rows& rows) {
       {{1, 70001, 5}, {{}}},
   };
   for (const bool fused : {false, true}) {
-    const auto f = fused ? fused_attention_softmax : attention_softmax;
-    Row row{fused ? "fused_attention_softmax" : "attention_softmax", {}};
+    const auto f = attention_softmax;
+    Row row{"attention_softmax", {}};
     row.slack = 5;
     for (const auto& [shape, all_masks] : forms)
       for (const Masks& masks : all_masks) {
@@ -173,7 +173,7 @@ void add_attention_softmax(Rows& rows) {
                     {[=] { f(scores, {.prefix = sample({2}, DType::i64)}); }, {"causal = true"}},
                     {[=] { f(scores, {.key_lengths = sample({3}, DType::i64)}); }, {"key_lengths (2,)", "(3,)"}},
                     {[=] { f(scores, {.window = 3}); }, {"window 3", "causal = true"}}};
-    rows.push_back(row);
+    rows.push_back(fused ? row : plain(row));
   }
 }
 
@@ -207,13 +207,11 @@ double plus(double a, double b) { return a + b; }
 void add_norms(Rows& rows) {
   for (const bool centered : {true, false})
     for (const bool fused : {false, true}) {
-      const std::string name = centered ? "layer_norm" : "rms_norm";
-      Row row{fused ? "fused_" + name : name, {}};
+      Row row{centered ? "layer_norm" : "rms_norm", {}};
       row.slack = 20;
       if (!fused) row.gradient_roundings = 9;  // of the normalized rows, which it keeps
       const auto f = [=](const Tensor& x, const Tensor& gamma, const Tensor& beta, double e) {
-        if (centered) return (fused ? fused_layer_norm : layer_norm)(x, gamma, beta, e);
-        return (fused ? fused_rms_norm : rms_norm)(x, gamma, e);
+        return centered ? layer_norm(x, gamma, beta, e) : rms_norm(x, gamma, e);
       };
       const auto add = [&](const Shape& shape, bool is_whole) {
         const std::vector<Input> with = centered ? std::vector{value(shape), value({shape.back()}), value({shape.back()})}
@@ -242,7 +240,7 @@ void add_norms(Rows& rows) {
         row.mistakes.push_back({[=] { f(sample({2, 3}), sample({3}), sample({2}), eps); }, {"(2, 3)", "(2,)"}});
         row.mistakes.push_back({[=] { f(sample({3}), {}, sample({3}, DType::f16), eps); }, {"f32", "f16"}});
       }
-      rows.push_back(row);
+      rows.push_back(fused ? row : plain(row));
     }
 }
 
@@ -255,15 +253,13 @@ constexpr double dropout = 0.25;
 void add_residual_norms(Rows& rows) {
   for (const bool centered : {true, false})
     for (const bool fused : {false, true}) {
-      const std::string name = centered ? "residual_layer_norm" : "residual_rms_norm";
-      Row row{fused ? "fused_" + name : name, {}};
+      Row row{centered ? "residual_layer_norm" : "residual_rms_norm", {}};
       row.slack = 20;
       row.roundings = 6;  // the sum, whose rounding the norm divides by the deviation
       row.gradient_roundings = 9;
       const auto f = [=](const Tensor& x, const Tensor& residual, const Tensor& gamma, const Tensor& beta, const BranchOptions& branch) {
-        const ResidualNorm result = centered
-                                        ? (fused ? fused_residual_layer_norm : residual_layer_norm)(x, residual, gamma, beta, eps, branch)
-                                        : (fused ? fused_residual_rms_norm : residual_rms_norm)(x, residual, gamma, eps, branch);
+        const ResidualNorm result =
+            centered ? residual_layer_norm(x, residual, gamma, beta, eps, branch) : residual_rms_norm(x, residual, gamma, eps, branch);
         return Tensors{result.sum, result.y};
       };
       const auto add = [&](const Shape& shape, Parameters with) {
@@ -309,7 +305,7 @@ void add_residual_norms(Rows& rows) {
                       {[=] { f(x, x, {}, {}, with({}, NAN)); }, {"nan"}},
                       {[=] { f(sample({}), sample({}), {}, {}, {}); }, {"()"}},
                       {[=] { f(sample({3}, DType::i64), sample({3}, DType::i64), {}, {}, {}); }, {"floating", "i64"}}};
-      rows.push_back(row);
+      rows.push_back(fused ? row : plain(row));
     }
 }
 

@@ -168,6 +168,7 @@ void add_feed_forward(Rows& rows) {
                   {[] { feed_forward_gelu(sample({2, 3}), sample({4, 3}), {}, sample({3, 4}), sample({4})); }, {"(3, 4)", "(4,)"}},
                   {[] { feed_forward_gelu(sample({2, 3}), sample({4, 3}), {}, sample({3, 4}, DType::f64)); }, {"f32", "f64"}}};
   rows.push_back(row);
+  rows.push_back(plain(row));
 }
 
 void add_linear(Rows& rows, bool has_gelu) {
@@ -215,6 +216,7 @@ void add_linear(Rows& rows, bool has_gelu) {
                   {[=] { f(sample({2, 3}), sample({4, 3}), sample({4}, DType::i64)); }, {"f32", "i64"}},
                   {[=] { f(sample({2, 3}, DType::i64), sample({4, 3}, DType::i64)); }, {"floating", "i64"}}};
   rows.push_back(row);
+  if (has_gelu) rows.push_back(plain(row));
 }
 
 /// The losses of rows of logits x, as the definition says; weights may be null.
@@ -386,6 +388,7 @@ void add_linear_loss(Rows& rows) {
       {[=] { linear_cross_entropy(x, weight, {}, targets, {}, -1); }, {"-1"}},
       {[=] { linear_cross_entropy(x, weight, {}, Tensor::from(std::vector<std::int64_t>{0, 4}, {2})); }, {"4"}, "cross_entropy"}};
   rows.push_back(row);
+  rows.push_back(plain(row));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "plain.h"
 
 namespace tern {
 
@@ -72,13 +73,14 @@ TEST_CASE("Norms of 16-bit numbers of any size are those of f64") {
       const Tensor x = large_rows(size, dtype), gamma = full({40}, 1.5, dtype), beta = full({40}, -0.25, dtype);
       const auto in = [](const Tensor& parameter, const Tensor& like) { return cast(parameter, like.dtype()); };
       const double tolerance = 6 * rounding(dtype);
-      check_like_f64([&](const Tensor& t) { return layer_norm(t, in(gamma, t), in(beta, t)); }, x, tolerance);
-      check_like_f64([&](const Tensor& t) { return rms_norm(t, in(gamma, t)); }, x, tolerance);
-      check_like_f64([&](const Tensor& t) { return fused_layer_norm(t, in(gamma, t), in(beta, t)); }, x, tolerance);
-      check_like_f64([&](const Tensor& t) { return fused_rms_norm(t, in(gamma, t)); }, x, tolerance);
+      const auto check = [&](const auto& f) {
+        check_like_f64(f, x, tolerance);
+        check_like_f64(test::plain(f), x, tolerance);
+      };
+      check([&](const Tensor& t) { return layer_norm(t, in(gamma, t), in(beta, t)); });
+      check([&](const Tensor& t) { return rms_norm(t, in(gamma, t)); });
+      check([&](const Tensor& t) { return residual_layer_norm(t, zeros_like(t), in(gamma, t), in(beta, t)).y; });
       check_like_f64([&](const Tensor& t) { return group_norm(reshape(t, {3, 8, 10}), 2, {}, {}); }, x, tolerance);
-      const auto sums = [&](const Tensor& t) { return residual_layer_norm(t, zeros_like(t), in(gamma, t), in(beta, t)).y; };
-      check_like_f64(sums, x, tolerance);
     }
 }
 
@@ -87,6 +89,7 @@ TEST_CASE("A norm's gradient that is recorded has the range of one that is not")
     const Tensor x = large_rows(size, DType::f16).set_requires_grad(), g = large_rows(1, DType::f16);
     const auto first = [&](bool recorded) { return grad({layer_norm(x, {}, {}) * 50}, {x}, {g}, recorded)[0]; };
     CHECK(error_of(first(true), first(false)) < 1e-3);
+    CHECK(error_of(test::plain(first)(true), test::plain(first)(false)) < 1e-3);
   }
 }
 
@@ -186,22 +189,23 @@ static void check_norms_of_far_rows(Device device) {
     CHECK(error_of(slice(results[0], 1, first), slice(results[1], 1, first)) < 1e-6);
     CHECK(error_of(slice(gradients[0], 1, first), slice(gradients[1], 1, first)) < 2e-6);
   };
+  const auto norm = [](const Tensor& t) { return layer_norm(t, {}, {}); };
   for (const std::int64_t length : {31, 1000, 8192, 65536})
     for (const double mean_of_rows : {0.0, 1e2, 1e5, 1e6}) {
       INFO(length << " numbers about " << mean_of_rows);
       const Tensor x = cast(randn({8, length}, 0, 1, DType::f64, device) + mean_of_rows, DType::f32);
-      same_in_f64([](const Tensor& t) { return layer_norm(t, {}, {}); }, x);
-      same_in_f64([](const Tensor& t) { return fused_layer_norm(t, {}, {}); }, x);
+      same_in_f64(norm, x);
+      same_in_f64(test::plain(norm), x);
       CHECK(error_of(var(x, {1}), var(cast(x, DType::f64), {1})) < 1e-6);
     }
   for (const double number : {0.1, 1e5 / 3, 1e7 / 3})
-    for (const double y : values_of(layer_norm(full({3, 1000}, number, DType::f32, device), {}, {}))) CHECK(std::abs(y) < 1e-6);
+    for (const double y : values_of(test::plain(norm)(full({3, 1000}, number, DType::f32, device)))) CHECK(std::abs(y) < 1e-6);
   // The first element, from which sums are counted, may lie far from all the others: their difference must not take their digits.
   for (const std::int64_t length : {33, 1000, 4096, 40000}) {
     INFO("a far first element of " << length);
     const Tensor x = randn({3, length}, 0, 1, DType::f32, device);
     fill_(select(x, 1, 0), 3e4);
-    same_in_f64([](const Tensor& t) { return fused_layer_norm(t, {}, {}) * (3e4 / std::sqrt(double(t.size(1)))); }, x, 1);
+    same_in_f64([](const Tensor& t) { return layer_norm(t, {}, {}) * (3e4 / std::sqrt(double(t.size(1)))); }, x, 1);
   }
 }
 TEST_CASE("Norms of f32 rows far from 0, or with a first element far from the others, are as exact as the rows") {

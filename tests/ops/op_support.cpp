@@ -106,7 +106,22 @@ std::string difference(const Tensor& got, const Tensor& want, const Tolerance& t
 std::string describe(const Row& row, const Case& op, std::size_t number, DType dtype) {
   std::string shapes;
   for (const Input& input : op.inputs) shapes += " " + to_string(input.shape);
-  return fmt::format("{} #{} {}{}", row.name, number, name(dtype), shapes);
+  return fmt::format("{}{} #{} {}{}", row.name, row.is_plain ? " (plain)" : "", number, name(dtype), shapes);
+}
+
+Row plain(Row row) {
+  row.is_plain = true;
+  for (Case& op : row.cases)
+    op.call = [call = op.call](In in) {
+      const PlainKernels scope;
+      return call(in);
+    };
+  for (Mistake& mistake : row.mistakes)
+    mistake.call = [call = mistake.call] {
+      const PlainKernels scope;
+      call();
+    };
+  return row;
 }
 
 static std::int64_t elements_of(const Case& op) {

@@ -22,7 +22,7 @@ constexpr std::int64_t rows = 12, columns = 5, vocab = 23;  // 1, 2, 3 and 4 ran
 
 struct Form {
   std::int64_t width = 16;
-  bool use_fused_kernel = true;
+  bool is_fused = true;
   CheckpointPolicy checkpointing = CheckpointPolicy::none;
   train::Precision precision = train::Precision::fp32;
   std::optional<DType> autocast = {};
@@ -39,7 +39,6 @@ nn::DecoderLM model_of(const Rank& rank, const Form& form, std::uint64_t seed) {
   options.vocab = vocab, options.length = columns, options.width = form.width, options.ff = 2 * form.width, options.heads = 2;
   options.layers = 3, options.dropout = 0;
   options.tied_head = true;
-  options.use_fused_kernel = form.use_fused_kernel;
   options.activation_checkpointing = form.checkpointing;
   nn::DecoderLM model(options);
   nn::to(model, rank.group->device());
@@ -85,6 +84,7 @@ struct Training {
   Tensor loss(std::uint64_t number, std::int64_t first, std::int64_t count) const {
     const std::int64_t own = rows / rank.group->size() * rank.group->rank();
     const train::PrecisionScope scope(form.precision);
+    const FusedKernels kernels(form.is_fused);
     std::optional<Autocast> autocast;
     if (form.autocast) autocast.emplace(*form.autocast);
     return model.loss(ids(rank, 2 * number, own + first, count), ids(rank, 2 * number + 1, own + first, count));
@@ -150,11 +150,11 @@ std::size_t blocks_here(const DataParallel& parallel) {
 TEST_CASE("Ten steps with sharded gradients or parameters are those without", "[ranks]") {
   const Form forms[] = {
       {.is_partly_frozen = true},
-      {.use_fused_kernel = false, .checkpointing = CheckpointPolicy::full, .bucket_size_mb = 25},
+      {.is_fused = false, .checkpointing = CheckpointPolicy::full, .bucket_size_mb = 25},
       {.checkpointing = CheckpointPolicy::selective, .sync = GradientSync::flat},
       {.width = 18, .sync = GradientSync::overlapped},
       {.autocast = DType::bf16, .is_partly_frozen = true},
-      {.use_fused_kernel = false, .checkpointing = CheckpointPolicy::full, .autocast = DType::bf16},
+      {.is_fused = false, .checkpointing = CheckpointPolicy::full, .autocast = DType::bf16},
   };
   for (int ranks : {1, 2, 3, 4})
     check_none(run_ranks(ranks, [&](Rank& rank) {

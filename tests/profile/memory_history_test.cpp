@@ -24,7 +24,7 @@ using profile::MemoryPass;
 
 namespace {
 
-nn::DecoderLMOptions tiny(bool is_fused, CheckpointPolicy policy, Device device) {
+nn::DecoderLMOptions tiny(CheckpointPolicy policy, Device device) {
   nn::DecoderLMOptions options;
   options.vocab = 33;
   options.length = 9;
@@ -33,20 +33,21 @@ nn::DecoderLMOptions tiny(bool is_fused, CheckpointPolicy policy, Device device)
   options.heads = 3;
   options.ff = 40;
   options.dropout = 0.1;
-  options.use_fused_kernel = is_fused;
   options.activation_checkpointing = policy;
   options.device = device;
   return options;
 }
 
 struct Trained {
-  Trained(train::Precision precision, bool is_fused, CheckpointPolicy policy, Device device) : model(tiny(is_fused, policy, device)) {
+  Trained(train::Precision precision, bool is_fused, CheckpointPolicy policy, Device device)
+      : kernels(is_fused), model(tiny(policy, device)) {
     train::set_precision(model, precision);
     optimizer.emplace(nn::parameters(model), train::AdamOptions{});
     ids = zeros({5, 9}, DType::i64, device);
   }
   void step() { train::update(model.loss(ids, ids), *optimizer); }
 
+  FusedKernels kernels;
   nn::DecoderLM model;
   std::optional<train::Adam> optimizer;
   Tensor ids;

@@ -59,8 +59,8 @@ TEST_CASE("Spans of a training step have their op, pass and module, and nest") {
     CHECK(calls(profile, "linear", "backward", module) == 2);
     CHECK(calls(profile, "linear", "optimizer", module) == 0);
   }
-  CHECK(calls(profile, "fused_scaled_dot_product_attention", "forward", "blocks.0.attn") == 2);
-  CHECK(calls(profile, "fused_scaled_dot_product_attention", "backward", "blocks.0.attn") == 2);
+  CHECK(calls(profile, "scaled_dot_product_attention", "forward", "blocks.0.attn") == 2);
+  CHECK(calls(profile, "scaled_dot_product_attention", "backward", "blocks.0.attn") == 2);
   CHECK(calls(profile, "adam", "optimizer", "") > 0);
   CHECK(calls(profile, "clip_factor", "optimizer", "") == 2);
   const std::vector<OpRow> rows = op_rows(profile);
@@ -78,8 +78,8 @@ TEST_CASE("Spans of a training step have their op, pass and module, and nest") {
   CHECK(find(rows, "linear", "backward")->flops == 2 * linear);
   // Causal attention: query t sees t + 1 keys; two products forward, five backward.
   const double pairs = Training::length * (Training::length + 1) / 2.0;
-  CHECK(find(rows, "fused_scaled_dot_product_attention", "forward")->flops == 2 * 2 * (2 * 2 * Training::batch * w * pairs));
-  CHECK(find(rows, "fused_scaled_dot_product_attention", "backward")->flops == 2 * 2 * (2 * 5 * Training::batch * w * pairs));
+  CHECK(find(rows, "scaled_dot_product_attention", "forward")->flops == 2 * 2 * (2 * 2 * Training::batch * w * pairs));
+  CHECK(find(rows, "scaled_dot_product_attention", "backward")->flops == 2 * 2 * (2 * 5 * Training::batch * w * pairs));
   CHECK(find(rows, "linear", "forward")->bytes == bytes);
 }
 

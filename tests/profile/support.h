@@ -12,24 +12,16 @@ namespace tern::profile::test {
 
 /// A decoder that trains in a moment.
 struct Training {
-  explicit Training(bool use_fused_kernel = true, Device device = cpu)
-      : model(options(use_fused_kernel, device)), optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-2}) {
+  explicit Training(bool is_fused = true, Device device = cpu)
+      : kernels(is_fused), model(options(device)), optimizer(nn::parameters(model), train::AdamWOptions{.lr = 1e-2}) {
     std::vector<std::int64_t> values;
     for (std::int64_t i = 0; i < batch * length; ++i) values.push_back(i * i % vocab);
     ids = Tensor::from(values, {batch, length}, device);
   }
   static constexpr std::int64_t vocab = 19, length = 7, width = 12, ff = 20, batch = 3;
-  static nn::DecoderLMOptions options(bool use_fused_kernel, Device device) {
+  static nn::DecoderLMOptions options(Device device) {
     manual_seed(3);
-    return {.vocab = vocab,
-            .length = length,
-            .width = width,
-            .layers = 2,
-            .heads = 3,
-            .ff = ff,
-            .dropout = 0.2,
-            .use_fused_kernel = use_fused_kernel,
-            .device = device};
+    return {.vocab = vocab, .length = length, .width = width, .layers = 2, .heads = 3, .ff = ff, .dropout = 0.2, .device = device};
   }
   Tensor step(const Tensors& inputs) {
     Tensor loss;
@@ -41,6 +33,7 @@ struct Training {
     return loss.detach();
   }
 
+  FusedKernels kernels;
   nn::DecoderLM model;
   train::AdamW optimizer;
   Tensor ids;

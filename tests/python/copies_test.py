@@ -142,13 +142,12 @@ def test_ready_modules(make, shape, how):
     if module.parameters():
         module.parameters()[0].requires_grad_(False)
     x = tern.randn(*shape)
-    module.set_use_fused_kernel()
     next_draw = tern.randn(2)
     tern.manual_seed(3)
     make(), [tern.randn(*p.shape) for p in module.parameters()], tern.randn(*shape)
     same = again(module, how)
     assert tern.randn(2).tolist() == next_draw.tolist(), "a copy draws no random numbers"
-    assert type(same) is type(module) and repr(same) == repr(module) and same.training and same.use_fused_kernel
+    assert type(same) is type(module) and repr(same) == repr(module) and same.training
     assert [(n, p.tolist(), p.requires_grad) for n, p in same.named_parameters()] == [(n, p.tolist(), p.requires_grad) for n, p in module.named_parameters()]
     assert not any(p.is_same(q) for p, q in zip(same.parameters(), module.parameters()))
     assert run(same, x) == run(module, x)

@@ -63,7 +63,7 @@ ABSENT_CLASSES = {
     "train.ParameterRange": "of a rule's parts",
     "train.PrecisionScope": "Module.set_precision and autocast",
 }
-NO_METHODS = {"where", "unfold", "embedding", "fused_embedding"}
+NO_METHODS = {"where", "unfold", "embedding"}
 
 
 def found(name):

@@ -59,8 +59,6 @@ def test_train_eval_and_freezing_reach_all_below():
     assert net.drop[0].training
     net.blocks[0].requires_grad_(False)
     assert not net.blocks[0].weight.requires_grad and net.fc.weight.requires_grad
-    net.set_use_fused_kernel()
-    assert net.fc.use_fused_kernel
 
 
 def test_zero_grad_forgets_the_gradients():

@@ -175,6 +175,15 @@ def test_scopes():
     with tern.autocast(tern.bf16):
         assert tern.matmul(tern.ones((2, 2)), tern.ones((2, 2))).dtype == tern.bf16
     assert tern.matmul(tern.ones((2, 2)), tern.ones((2, 2))).dtype == tern.f32
+    x = tern.randn(64, 48)
+    norms = {}
+    for fused in (True, False):
+        with tern.fused_kernels(fused):
+            norms[fused] = tern.layer_norm(x).tolist()
+    assert norms[True] != norms[False]  # they round differently
+    assert tern.layer_norm(x).tolist() == norms[True]
+    with tern.plain_kernels():
+        assert tern.layer_norm(x).tolist() == norms[False]
     with tern.device_scope("cpu"):
         assert tern.default_device() == "cpu"
     with pytest.raises(tern.Error, match="entered"):

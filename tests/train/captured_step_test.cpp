@@ -26,37 +26,31 @@ Tensor ids(unsigned seed, std::int64_t length, Device device) {
 
 /// A model, and what a training loop does with it.
 struct Training {
-  Training(bool use_fused_kernel, train::Precision precision, Device device)
-      : model(options(use_fused_kernel, device)), optimizer((train::set_precision(model, precision), nn::parameters(model)), {.lr = 1e-2}) {
+  Training(bool is_fused, train::Precision precision, Device device)
+      : kernels(is_fused),
+        model(options(device)),
+        optimizer((train::set_precision(model, precision), nn::parameters(model)), {.lr = 1e-2}) {
     model.train();
     if (precision == train::Precision::fp16) scaler.emplace(train::GradScalerOptions{.scale = 1 << 20, .interval = 7}, device);
   }
-  static nn::DecoderLMOptions options(bool use_fused_kernel, Device device) {
+  static nn::DecoderLMOptions options(Device device) {
     manual_seed(3);
-    return {.vocab = 19,
-            .length = 9,
-            .width = 24,
-            .layers = 2,
-            .heads = 3,
-            .ff = 40,
-            .dropout = 0.2,
-            .use_fused_kernel = use_fused_kernel,
-            .device = device};
+    return {.vocab = 19, .length = 9, .width = 24, .layers = 2, .heads = 3, .ff = 40, .dropout = 0.2, .device = device};
   }
   Tensor step(const Tensors& batch) {
     const Tensor loss = model.loss(batch[0], batch[0]);
     train::update(loss, optimizer, {.max_norm = 0.5, .scaler = scaler ? &*scaler : nullptr});
     return loss.detach();
   }
+  FusedKernels kernels;
   nn::DecoderLM model;
   train::Adam optimizer;
   std::optional<train::GradScaler> scaler;
 };
 
 /// Everything a training leaves behind, after 100 steps on two lengths with a learning rate that moves.
-std::vector<float> train_steps(bool captured, bool use_fused_kernel, train::Precision precision, Device device,
-                               std::size_t expected_recordings) {
-  Training training(use_fused_kernel, precision, device);
+std::vector<float> train_steps(bool captured, bool is_fused, train::Precision precision, Device device, std::size_t expected_recordings) {
+  Training training(is_fused, precision, device);
   CapturedStep replay([&](const Tensors& batch) { return training.step(batch); }, device);
   std::vector<float> result;
   manual_seed(8);
@@ -80,8 +74,8 @@ std::vector<float> train_steps(bool captured, bool use_fused_kernel, train::Prec
 }
 
 /// The logits that a model with dropout has for a batch that goes through in parts, in each of four calls.
-std::vector<float> logits_of_parts(const std::vector<BatchRows>& parts, bool use_fused_kernel, Device device) {
-  const Training training(use_fused_kernel, train::Precision::fp32, device);
+std::vector<float> logits_of_parts(const std::vector<BatchRows>& parts, bool is_fused, Device device) {
+  const Training training(is_fused, train::Precision::fp32, device);
   CapturedStep forward([&](const Tensors& batch) { return training.model.forward(batch[0]); }, device);
   const NoGrad unrecorded;
   std::vector<float> result;
@@ -101,10 +95,10 @@ std::vector<float> logits_of_parts(const std::vector<BatchRows>& parts, bool use
 }
 
 void check_parts(Device device) {
-  for (const bool use_fused_kernel : {false, true}) {
-    INFO((use_fused_kernel ? "fused" : "plain"));
-    const auto whole = logits_of_parts({{0, 12, 12}}, use_fused_kernel, device);
-    const auto parts = logits_of_parts({{0, 4, 12}, {4, 4, 12}, {8, 4, 12}}, use_fused_kernel, device);
+  for (const bool is_fused : {false, true}) {
+    INFO((is_fused ? "fused" : "plain"));
+    const auto whole = logits_of_parts({{0, 12, 12}}, is_fused, device);
+    const auto parts = logits_of_parts({{0, 4, 12}, {4, 4, 12}, {8, 4, 12}}, is_fused, device);
     REQUIRE(parts.size() == whole.size());
     float furthest = 0, largest = 0;
     for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -127,10 +121,10 @@ TEST_CASE("on the CPU a captured step runs as written", "[capture]") {
 
 TEST_CASE("replayed steps are bitwise those that run as written, dropout included", "[capture][cuda]") {
   for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16, train::Precision::fp16})
-    for (const bool use_fused_kernel : {false, true}) {
-      INFO(train::name(precision) << (use_fused_kernel ? ", fused" : ", plain"));
-      const auto captured = train_steps(true, use_fused_kernel, precision, cuda(), 2);
-      CHECK(captured == train_steps(false, use_fused_kernel, precision, cuda(), 0));
+    for (const bool is_fused : {false, true}) {
+      INFO(train::name(precision) << (is_fused ? ", fused" : ", plain"));
+      const auto captured = train_steps(true, is_fused, precision, cuda(), 2);
+      CHECK(captured == train_steps(false, is_fused, precision, cuda(), 0));
       CHECK(std::all_of(captured.begin(), captured.end(), [](float value) { return std::isfinite(value); }));
     }
 }
@@ -139,13 +133,13 @@ TEST_CASE("steps on a second GPU are bitwise those on the first, captured or not
           "[capture][cuda][two-gpus]") {
   if (test::lacks_second_gpu()) return;
   for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16, train::Precision::fp16})
-    for (const bool use_fused_kernel : {false, true}) {
-      INFO(train::name(precision) << (use_fused_kernel ? ", fused" : ", plain"));
-      const auto expected = train_steps(true, use_fused_kernel, precision, cuda(0), 2);
+    for (const bool is_fused : {false, true}) {
+      INFO(train::name(precision) << (is_fused ? ", fused" : ", plain"));
+      const auto expected = train_steps(true, is_fused, precision, cuda(0), 2);
       synchronize(cuda(0));
-      CHECK(train_steps(false, use_fused_kernel, precision, cuda(1), 0) == expected);
+      CHECK(train_steps(false, is_fused, precision, cuda(1), 0) == expected);
       synchronize(cuda(0));
-      CHECK(train_steps(true, use_fused_kernel, precision, cuda(1), 2) == expected);
+      CHECK(train_steps(true, is_fused, precision, cuda(1), 2) == expected);
     }
 }
 

@@ -18,17 +18,9 @@ double length_of(const Tensor& x) { return std::sqrt(sum(square(cast(x, DType::f
 
 /// A model with each kind of parameter, and a batch.
 struct Task {
-  explicit Task(nn::NormKind norm, bool use_fused_kernel, Device device) {
+  explicit Task(nn::NormKind norm, Device device) {
     manual_seed(21);
-    model = nn::DecoderLM({.vocab = 50,
-                           .length = 12,
-                           .width = 32,
-                           .layers = 2,
-                           .heads = 4,
-                           .ff = 48,
-                           .dropout = 0,
-                           .norm = norm,
-                           .use_fused_kernel = use_fused_kernel});
+    model = nn::DecoderLM({.vocab = 50, .length = 12, .width = 32, .layers = 2, .heads = 4, .ff = 48, .dropout = 0, .norm = norm});
     nn::to(model, device);
     std::vector<std::int64_t> tokens;
     for (std::int64_t i = 0; i < 8 * 13; ++i) tokens.push_back((7 * i + i * i) % 50);
@@ -41,10 +33,11 @@ struct Task {
 };
 
 void check_gradients(Device device) {
-  for (const bool use_fused_kernel : {false, true})
+  for (const bool is_fused : {false, true})
     for (const auto norm : {nn::NormKind::layer, nn::NormKind::rms})
       for (const auto precision : {train::Precision::bf16, train::Precision::fp16}) {
-        Task exact(norm, use_fused_kernel, device), narrow(norm, use_fused_kernel, device);
+        const FusedKernels kernels(is_fused);
+        Task exact(norm, device), narrow(norm, device);
         train::set_precision(narrow.model, precision);
         // 2^6: gradients of fp16 well above its smallest numbers.
         (exact.model.loss(exact.ids, exact.labels) * 64).backward();
@@ -52,7 +45,7 @@ void check_gradients(Device device) {
         const auto want = nn::named_parameters(exact.model), got = nn::named_parameters(narrow.model);
         REQUIRE(want.size() == got.size());
         for (std::size_t i = 0; i < want.size(); ++i) {
-          INFO(want[i].name << ", precision " << int(precision) << ", fused " << use_fused_kernel);
+          INFO(want[i].name << ", precision " << int(precision) << ", fused " << is_fused);
           const Tensor w = cast(want[i].tensor.grad(), DType::f64), g = cast(got[i].tensor.grad(), DType::f64);
           // The bias of keys shifts all scores of a row, whose softmax does not change: that part of its gradient is 0 but for rounding.
           REQUIRE(length_of(w) > 1e-3);
@@ -67,7 +60,7 @@ void check_sgd(Device device) {
   std::vector<std::vector<float>> losses;
   std::vector<double> lengths;
   for (const auto precision : {train::Precision::fp32, train::Precision::bf16}) {
-    Task task(nn::NormKind::layer, true, device);
+    Task task(nn::NormKind::layer, device);
     train::set_precision(task.model, precision);
     Tensors first;
     for (const auto& master : nn::named_masters(task.model)) first.push_back(clone(master.tensor.detach()));

@@ -209,17 +209,10 @@ void check_scaled_step(Device device) {
 struct Trained {
   std::vector<float> losses, weights;
 };
-Trained learn(std::optional<DType> dtype, bool captured, bool use_fused_kernel, Device device) {
+Trained learn(std::optional<DType> dtype, bool captured, bool is_fused, Device device) {
+  const FusedKernels kernels(is_fused);
   manual_seed(11);
-  nn::DecoderLM model({.vocab = 19,
-                       .length = 8,
-                       .width = 24,
-                       .layers = 2,
-                       .heads = 3,
-                       .ff = 40,
-                       .dropout = 0.1,
-                       .use_fused_kernel = use_fused_kernel,
-                       .device = device});
+  nn::DecoderLM model({.vocab = 19, .length = 8, .width = 24, .layers = 2, .heads = 3, .ff = 40, .dropout = 0.1, .device = device});
   nn::flatten_parameters(model);
   train::Adam optimizer(nn::parameters(model), {.lr = 5e-3});
   train::GradScaler scaler({}, device);
@@ -314,7 +307,7 @@ TEST_CASE("a precision keeps the values that a seed gave", "[precision]") {
     manual_seed(8);
     OddModule reference;
     train::set_precision(model, precision);
-    CHECK(context().matmul_precision == MatmulPrecision::fp32);  // the thread's products are not the module's
+    CHECK(context().kernels.matmul_precision == MatmulPrecision::fp32);  // the thread's products are not the module's
     for (const Tensor& x : nn::parameters(model)) CHECK(x.dtype() == train::dtype_of(precision));
     CHECK(worst_master(model, reference) == 0);
     check_rounded(model);
@@ -341,12 +334,12 @@ TEST_CASE("f32 products have a precision within its scope alone", "[precision]")
     const train::PrecisionScope outer(Precision::tf32);
     {
       const train::PrecisionScope scope(precision);
-      CHECK(context().matmul_precision == products);
-      CHECK(train::has_precision(precision, cpu) == (context().matmul_precision == MatmulPrecision::fp32));
+      CHECK(context().kernels.matmul_precision == products);
+      CHECK(train::has_precision(precision, cpu) == (context().kernels.matmul_precision == MatmulPrecision::fp32));
     }
-    CHECK(context().matmul_precision == MatmulPrecision::tf32);
+    CHECK(context().kernels.matmul_precision == MatmulPrecision::tf32);
   }
-  CHECK(context().matmul_precision == MatmulPrecision::fp32);
+  CHECK(context().kernels.matmul_precision == MatmulPrecision::fp32);
 }
 
 TEST_CASE("the state of 16-bit training holds the masters", "[precision]") {
@@ -427,24 +420,24 @@ TEST_CASE("masters follow to a GPU and back", "[precision][cuda]") {
 }
 
 TEST_CASE("a model trains under autocast", "[precision]") {
-  for (const bool use_fused_kernel : {false, true}) {
-    const Trained plain = learn(std::nullopt, false, use_fused_kernel, cpu);
+  for (const bool is_fused : {false, true}) {
+    const Trained plain = learn(std::nullopt, false, is_fused, cpu);
     CHECK(plain.losses.back() < 0.7f * plain.losses.front());
     for (const DType dtype : halves) {
       INFO(name(dtype));
-      CHECK(learn(dtype, false, use_fused_kernel, cpu).losses.back() == Approx(plain.losses.back()).epsilon(0.02));
+      CHECK(learn(dtype, false, is_fused, cpu).losses.back() == Approx(plain.losses.back()).epsilon(0.02));
     }
   }
 }
 
 TEST_CASE("a captured step under autocast is bitwise the plain one", "[precision][cuda]") {
-  for (const bool use_fused_kernel : {false, true})
+  for (const bool is_fused : {false, true})
     for (const DType dtype : halves) {
       INFO(name(dtype));
-      const Trained captured = learn(dtype, true, use_fused_kernel, cuda()), plain = learn(dtype, false, use_fused_kernel, cuda());
+      const Trained captured = learn(dtype, true, is_fused, cuda()), plain = learn(dtype, false, is_fused, cuda());
       CHECK(captured.losses == plain.losses);
       CHECK(captured.weights == plain.weights);
-      CHECK(captured.losses.back() == Approx(learn(std::nullopt, false, use_fused_kernel, cuda()).losses.back()).epsilon(0.02));
+      CHECK(captured.losses.back() == Approx(learn(std::nullopt, false, is_fused, cuda()).losses.back()).epsilon(0.02));
     }
 }
 

@@ -276,7 +276,7 @@ void hopper_f32_attention_grad(const AttentionGradCall& call) {
       else run.template operator()<F32BackwardConfig<128, 2, 1, 1, parts>>();
     });
   };
-  if (context().matmul_precision == MatmulPrecision::tf32) with.template operator()<1>();
+  if (context().kernels.matmul_precision == MatmulPrecision::tf32) with.template operator()<1>();
   else with.template operator()<2>();
 }
 

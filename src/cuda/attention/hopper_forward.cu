@@ -506,7 +506,7 @@ using namespace hopper;
 bool has_hopper_attention(const View& q, const View& k, const View& v, const View& y, const kernels::Attention& attention) {
   const std::int64_t head_dim = q.shape[3];
   const bool has_dtype =
-      q.dtype == DType::f32 ? context().matmul_precision != MatmulPrecision::fp32 : q.dtype == DType::bf16 || q.dtype == DType::f16;
+      q.dtype == DType::f32 ? context().kernels.matmul_precision != MatmulPrecision::fp32 : q.dtype == DType::bf16 || q.dtype == DType::f16;
   // With dropout, short heads are bound by random numbers, whose latency the many warps of the mma.sync kernel hide better.
   const std::int64_t queries = attention.query_starts.data ? attention.max_queries : q.shape[1];
   if (attention.dropout > 0 && q.dtype != DType::f32 && queries <= 512) return false;
@@ -530,7 +530,7 @@ static void hopper_f32_attention(const AttentionCall& call) {
       else run.template operator()<ForwardConfig<128, 2, 64, 2, 0, parts>, general>();
     });
   };
-  if (context().matmul_precision == MatmulPrecision::tf32) with.template operator()<1>();
+  if (context().kernels.matmul_precision == MatmulPrecision::tf32) with.template operator()<1>();
   else with.template operator()<2>();
 }
 

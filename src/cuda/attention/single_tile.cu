@@ -589,7 +589,7 @@ void launch_heads(const View& qkv, const SingleTileArgs& args, Arguments... argu
 }
 template <class Pass, class... Arguments>
 void launch_in_precision(const View& qkv, const SingleTileArgs& args, Arguments... arguments) {
-  if (context().matmul_precision == MatmulPrecision::tf32) launch_heads<Pass, MmaLanes>(qkv, args, arguments...);
+  if (context().kernels.matmul_precision == MatmulPrecision::tf32) launch_heads<Pass, MmaLanes>(qkv, args, arguments...);
   else launch_heads<Pass, SimtLanes>(qkv, args, arguments...);
 }
 

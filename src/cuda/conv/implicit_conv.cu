@@ -422,7 +422,7 @@ Boxes boxes_of(const Problem& p) {
 /// zeros; strict float32 and tf32x3, which are not a TF32 product; padding of more rows than the image has; and sizes beyond TMA's strides
 /// or 32 bits.
 bool has_kernel(const Problem& p, std::int64_t groups) {
-  const bool is_exact = p.x.dtype == DType::f32 && context().matmul_precision != MatmulPrecision::tf32;
+  const bool is_exact = p.x.dtype == DType::f32 && context().kernels.matmul_precision != MatmulPrecision::tf32;
   if (is_exact || p.x.dtype == DType::f64 || groups != 1 || p.window.y.taps * p.window.x.taps == 1 || p.channels() < 16) return false;
   if (p.x.shape[0] == 0 || p.outputs() == 0 || p.window.y.positions == 0 || p.window.x.positions == 0) return false;
   constexpr std::int64_t most = std::int64_t(1) << 30;

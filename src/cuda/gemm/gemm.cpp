@@ -17,7 +17,7 @@ namespace {
 ProblemKey key_of(const GemmProblem& p, const GemmOperands& operands) {
   std::uint64_t packed = 0;
   const auto pack = [&](auto value, int bits) { packed = packed << bits | static_cast<std::uint64_t>(value); };
-  pack(!context().autotune, 1);
+  pack(!context().kernels.autotune, 1);
   pack(p.dtype, 4);
   pack(p.precision, 4);
   pack(p.epilogue, 4);
@@ -94,7 +94,8 @@ GemmPlan make_plan(const GemmProblem& p, const ProblemKey& key, const GemmOperan
                    Stream stream) {
   constexpr double worth_timing = 1 << 22;  // multiplications: below that a product costs little more than its launch, on any device
   GemmPlan plan{CublasLtGemm(p), {}};
-  const bool is_tuned = autotune_is_on() && context().autotune && static_cast<double>(p.m) * p.n * p.k * p.batch_count >= worth_timing;
+  const bool is_tuned =
+      autotune_is_on() && context().kernels.autotune && static_cast<double>(p.m) * p.n * p.k * p.batch_count >= worth_timing;
   if (is_tuned)
     if (const auto algorithm = cached_algorithm(stream.device, key)) plan.choice = revive(*algorithm, plan, p, operands, handle, stream);
   if (plan.choice) return plan;

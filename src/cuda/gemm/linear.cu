@@ -116,7 +116,7 @@ static bool linear_gemm(const View& x, const View& weight, const View& bias, con
       (has_bias && bias.strides[0] != 1 && bias.shape[0] != 1))
     return false;
   const GemmProblem problem{.dtype = y.dtype,
-                            .precision = context().matmul_precision,
+                            .precision = context().kernels.matmul_precision,
                             .epilogue = epilogue,
                             .a_transposed = true,
                             .m = y.shape[1],

@@ -85,7 +85,7 @@ class BatchedGemm {
         stream_(stream),
         handle_(cublas(stream)),
         type_(cuda_type(dtype)),
-        compute_(compute_type(dtype, context().matmul_precision)),
+        compute_(compute_type(dtype, context().kernels.matmul_precision)),
         element_(static_cast<std::int64_t>(size_of(dtype))),
         alpha_(alpha),
         scale_(alpha, dtype),
@@ -126,7 +126,7 @@ class BatchedGemm {
   /// `count` GEMMs along a dimension of the batch, by gemm.h.
   bool planned(const Addresses& at, std::int64_t count, int dimension) const {
     GemmProblem q{.dtype = dtype_,
-                  .precision = context().matmul_precision,
+                  .precision = context().kernels.matmul_precision,
                   .write = write_,
                   .a_transposed = b_.transpose == CUBLAS_OP_T,
                   .b_transposed = a_.transpose == CUBLAS_OP_T,

@@ -4,7 +4,7 @@
 #include "ops/kernels/attention.h"
 #include "tensor/random.h"
 
-// Attention composed of other ops: the reference of the fused op, and its fallback where no kernel takes the inputs.
+// Attention composed of other ops: the reference of the kernels, and their fallback where none takes the inputs.
 namespace tern::detail {
 
 /// Sizes of a call; `queries` and `keys` of packed sequences are those of the longest.
@@ -21,11 +21,10 @@ double scale_of(const AttentionSizes& sizes, const AttentionParams& params);
 /// Reserves one random number for each probability if there is dropout.
 PhiloxState draws_for(const AttentionSizes& sizes, const AttentionParams& params);
 
-/// By matrix products and a softmax, fused or plain.
-Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
-               bool is_fused);
+/// By matrix products and attention_softmax.
+Tensor compose(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params);
 
-/// The composition with random numbers that were reserved before, of q, k, v and the bias: the reference of the fused ops.
+/// The plain composition with random numbers that were reserved before, of q, k, v and the bias: the reference of the kernels.
 Tensors compose_again(const AttentionSizes& sizes, const Tensors& in, AttentionParams params, PhiloxState draws);
 
 /// The composition for a chunk of queries at a time, in memory that does not grow with T S; backward composes each chunk again (Chen et

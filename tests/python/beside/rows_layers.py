@@ -11,7 +11,7 @@ from .compare import Case, to_tern
 from .draw import FLOATS, WHOLE
 from .rows_networks import WIDE, layer_steps, log_softmax_steps, rms_steps, shared_max
 from .rows_pointwise import STEPS
-from .table import row
+from .table import both_ways, op_of, row
 
 
 @row("conv_transpose2d")
@@ -91,7 +91,7 @@ def depthwise(d, name):
     return Case([u, w, *bias], lambda u, w, b=None: tern.depthwise_conv1d(u, w, b, **options), theirs, f" {options}", **how)
 
 
-@row("residual_layer_norm", "fused_residual_layer_norm", "residual_rms_norm", "fused_residual_rms_norm")
+@row(*both_ways("residual_layer_norm", "residual_rms_norm"))
 def branch(d, name):
     n, is_layer = d.choose(1, 2, 5, 17, 33), "layer" in name
     shape = (*d.shape(0, 2, 40), n)
@@ -112,8 +112,8 @@ def branch(d, name):
 
     theirs = composed((lambda x, g, b: F.layer_norm(x, x.shape[-1:], g, b)) if is_layer else lambda x, g: F.rms_norm(x, x.shape[-1:], g, 1e-5))
     steps = composed((lambda x, g, b: layer_steps(x, g, b, 1e-5)) if is_layer else lambda x, g: rms_steps(x, g, 1e-5))
-    plain = called(getattr(tern, name.removeprefix("fused_"))) if name.startswith("fused") else None
-    return Case(operands, called(getattr(tern, name)), theirs, f" bias {with_bias}", steps, plain, composed=True)
+    plain = called(op_of(f"plain {name.removeprefix('plain ')}"))
+    return Case(operands, called(op_of(name)), theirs, f" bias {with_bias}", steps, plain, composed=True)
 
 
 @row("batch_norm", dtypes=WIDE, firm=True)
@@ -149,7 +149,7 @@ def cell(d, name):
     return Case(operands, getattr(tern, name), lstm if name == "lstm_cell" else gru, composed=True)
 
 
-@row("attention_softmax", "fused_attention_softmax", firm=True)
+@row(*both_ways("attention_softmax"), firm=True)
 def masked_softmax(d, name):
     batch, queries, keys = d.choose(1, 2), d.choose(1, 3, 17), d.choose(1, 4, 33)
     x = d.tensor((batch, *d.choose((), (2,)), queries, keys), kind=d.choose("normal", "small"))
@@ -174,28 +174,27 @@ def masked_softmax(d, name):
 
         return theirs
 
-    plain = called(tern.attention_softmax) if name.startswith("fused") else None
-    return Case([x], called(getattr(tern, name)), composed(lambda x: x.softmax(-1)), f" {options}", composed(lambda x: log_softmax_steps(x, -1).exp()), plain, composed=True)
+    plain = called(op_of("plain attention_softmax"))
+    return Case([x], called(op_of(name)), composed(lambda x: x.softmax(-1)), f" {options}", composed(lambda x: log_softmax_steps(x, -1).exp()), plain, composed=True)
 
 
-@row("feed_forward_gelu")
+@row(*both_ways("feed_forward_gelu"))
 def feed_forward(d, name):
     into, hidden, out = d.choose(1, 3, 8), d.choose(1, 4, 16), d.choose(1, 5)
     operands = [d.tensor((*d.shape(0, 2, 40), into), kind="normal"), *[d.tensor(s, kind="normal") for s in ((hidden, into), (hidden,), (out, hidden), (out,))]]
     theirs = lambda x, a, b, c, e: F.linear(F.gelu(F.linear(x, a, b), approximate="tanh"), c, e)  # noqa: E731
     steps = lambda x, a, b, c, e: F.linear(STEPS["gelu_tanh"](F.linear(x, a, b)), c, e)  # noqa: E731
-    plain = lambda x, a, b, c, e: tern.linear(tern.gelu_tanh(tern.linear(x, a, b)), c, e)  # noqa: E731
-    return Case(operands, tern.feed_forward_gelu, theirs, formula=steps, plain=plain, composed=True)
+    return Case(operands, op_of(name), theirs, formula=steps, plain=op_of("plain feed_forward_gelu"), composed=True)
 
 
-@row("fused_embedding")
-def fused_embedding(d, name):
+@row("embedding with positions", "plain embedding with positions", covers=("embedding",))
+def embedding_with_positions(d, name):
     rows, width, length = d.whole(1, 9), d.whole(1, 9), d.whole(1, 6)
     ids = d.given(d.below((d.choose(1, 3), length), rows))
     operands = [d.tensor((rows, width)), d.tensor((length + d.whole(0, 2), width)), ids]
     theirs = lambda t, p, i: F.embedding(i, t) + p[: i.shape[1]]  # noqa: E731
-    plain = lambda t, p, i: tern.embedding(t, i) + p[: i.shape[1]]  # noqa: E731
-    return Case(operands, tern.fused_embedding, theirs, plain=plain, multilinear=True)
+    ours = op_of(name.removesuffix(" with positions"))
+    return Case(operands, ours, theirs, plain=op_of("plain embedding"), multilinear=True)
 
 
 @row("pad_sequence", dtypes=FLOATS + WHOLE)

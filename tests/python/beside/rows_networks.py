@@ -11,7 +11,7 @@ from tern import nn
 from .compare import Case, to_tern
 from .draw import FLOATS, WHOLE
 from .rows_pointwise import STEPS
-from .table import row
+from .table import both_ways, op_of, row
 
 WIDE = [torch.float32, torch.float64]
 
@@ -34,7 +34,7 @@ def matmul(d, name):
     return Case([d.tensor(a), d.tensor(b)], ours, lambda a, b: torch.matmul(a, b) * scale if scale != 1 else a @ b, f" scale {scale}", multilinear=True)
 
 
-@row("linear", "linear_gelu")
+@row("linear", *both_ways("linear_gelu"))
 def linear(d, name):
     into, out = d.choose(0, 1, 3, 8, 17), d.choose(1, 2, 5, 16)
     operands = [d.tensor((*d.shape(0, 2, 60), into)), d.tensor((out, into + d.slip()))]
@@ -42,9 +42,9 @@ def linear(d, name):
         operands.append(d.tensor((out + d.slip(),)))
     if name == "linear":
         return Case(operands, tern.linear, F.linear, multilinear=True, composed=len(operands) == 3)
-    plain = lambda *xs: tern.gelu_tanh(tern.linear(*xs))  # noqa: E731
     theirs = lambda *xs: F.gelu(F.linear(*xs), approximate="tanh")  # noqa: E731
-    return Case(operands, tern.linear_gelu, theirs, formula=lambda *xs: STEPS["gelu_tanh"](F.linear(*xs)), plain=plain, composed=True)
+    steps = lambda *xs: STEPS["gelu_tanh"](F.linear(*xs))  # noqa: E731
+    return Case(operands, op_of(name), theirs, formula=steps, plain=op_of("plain linear_gelu"), composed=True)
 
 
 EINSUM = [("ij,jk->ik", "ij", "jk"), ("bij,bjk->bik", "bij", "bjk"), ("ij->ji", "ij"), ("ii->i", "ii"), ("ii->", "ii"), ("i,j->ij", "i", "j"), ("bhtd,bhsd->bhts", "bhtd", "bhsd")]
@@ -199,13 +199,13 @@ def norm_operands(d, count):
     return [x] + [d.tensor((n + d.slip(),), kind="tame") for _ in range(count)]
 
 
-@row("layer_norm", "fused_layer_norm", "rms_norm", "fused_rms_norm")
+@row(*both_ways("layer_norm", "rms_norm"))
 def normalized(d, name):
     eps = d.choose(1e-5, 1e-3, 1.0)
     is_layer = name.endswith("layer_norm")
     operands = norm_operands(d, d.choose(0, 1, 2) if is_layer else d.choose(0, 1))
     rest = (lambda xs: [*xs[1:], *[None] * (3 - len(xs))]) if is_layer else (lambda xs: [*xs[1:], *[None] * (2 - len(xs))])
-    f, plain = getattr(tern, name), getattr(tern, name.removeprefix("fused_"))
+    f, plain = op_of(name), op_of(f"plain {name.removeprefix('plain ')}")
     g = F.layer_norm if is_layer else F.rms_norm
     return Case(
         operands,
@@ -213,7 +213,7 @@ def normalized(d, name):
         lambda *xs: g(xs[0], xs[0].shape[-1:], *rest(xs), eps),
         f" eps {eps}",
         formula=lambda *xs: (layer_steps if is_layer else rms_steps)(xs[0], *rest(xs), eps),
-        plain=(lambda *xs: plain(xs[0], *rest(xs), eps)) if name != plain.__name__ else None,
+        plain=lambda *xs: plain(xs[0], *rest(xs), eps),
     )
 
 
@@ -279,7 +279,7 @@ def draw_bias(d, shape):
     return d.given(x.to(d.dtype), True)
 
 
-@row("scaled_dot_product_attention", "fused_scaled_dot_product_attention", share=4, firm=True)
+@row(*both_ways("scaled_dot_product_attention"), share=4, firm=True)
 def attention(d, name):
     batch, heads, queries, keys, width = d.choose(1, 2), d.choose(1, 2, 4), d.choose(1, 2, 5, 17), d.choose(1, 3, 5, 33), d.choose(1, 4, 8, 16)
     fewer = d.choose(1, heads)
@@ -320,8 +320,8 @@ def attention(d, name):
 
     theirs = lambda q, k, v, bias=None: composed_attention(q, k, v, bias, hidden, factor)  # noqa: E731
     steps = lambda q, k, v, bias=None: composed_attention(q, k, v, bias, hidden, factor, lambda x: log_softmax_steps(x, -1).exp())  # noqa: E731
-    plain = called(tern.scaled_dot_product_attention) if name.startswith("fused") else None
-    return Case(operands, called(getattr(tern, name)), theirs, text, steps, plain, composed=True)
+    plain = called(op_of("plain scaled_dot_product_attention"))
+    return Case(operands, called(op_of(name)), theirs, text, steps, plain, composed=True)
 
 
 @row("rope", "rope_table", firm=True)
@@ -437,15 +437,11 @@ def cross_entropies(d, name):
         x, w, b, t, weight = split(xs)
         return tern.linear_cross_entropy(x, w, b, t, token_weights=weight, chunk_rows=chunk, **options)
 
-    def plain(*xs):
-        x, w, b, t, weight = split(xs)
-        return tern.cross_entropy(tern.linear(x, w, b), t, token_weights=weight, **options)
-
     def theirs(*xs, log_softmax=F.log_softmax):
         x, w, b, t, weight = split(xs)
         return cross_entropy(wide(F.linear(x, w, b)), t, weight, ignore, smoothing, reduction, log_softmax)
 
-    return Case(operands, ours, theirs, f"{text} chunk {chunk}", lambda *xs: theirs(*xs, log_softmax=log_softmax_steps), plain=plain, composed=True)
+    return Case(operands, ours, theirs, f"{text} chunk {chunk}", lambda *xs: theirs(*xs, log_softmax=log_softmax_steps), plain=tern.plain_kernels()(ours), composed=True)
 
 
 # Recurrent modules.

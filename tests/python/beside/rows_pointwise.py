@@ -10,7 +10,7 @@ import tern
 
 from .compare import Case
 from .draw import EVERY, FLOATS, WHOLE, Operand
-from .table import row
+from .table import both_ways, op_of, row
 
 NUMBERS = FLOATS + WHOLE
 MOVES = {"neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "relu": torch.relu}
@@ -165,11 +165,11 @@ def atan2(d, name):
     return Case(two(d), tern.atan2, torch.atan2)
 
 
-@row("fused_swiglu")
+@row(*both_ways("swiglu"))
 def swiglu(d, name):
     shape = d.shape()
     theirs = lambda gate, x: F.silu(gate) * x  # noqa: E731
-    return Case([d.tensor(shape), d.tensor(shape)], tern.fused_swiglu, theirs, formula=lambda g, x: STEPS["silu"](g) * x, plain=lambda g, x: tern.silu(g) * x)
+    return Case([d.tensor(shape), d.tensor(shape)], op_of(name), theirs, formula=lambda g, x: STEPS["silu"](g) * x, plain=op_of("plain swiglu"))
 
 
 @row("isclose", "allclose", dtypes=FLOATS)

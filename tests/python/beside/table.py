@@ -3,6 +3,8 @@
 import dataclasses
 import typing
 
+import tern
+
 from .draw import FLOATS
 
 ROWS: dict = {}
@@ -23,7 +25,18 @@ def row(*names, dtypes=FLOATS, covers=None, share=1, firm=False):
 
     def add(make):
         for name in names:
-            ROWS[name] = Row(make, dtypes, (name,) if covers is None else covers, share, firm)
+            ROWS[name] = Row(make, dtypes, (name.removeprefix("plain "),) if covers is None else covers, share, firm)
         return make
 
     return add
+
+
+def both_ways(*names):
+    """The names of ops with fused kernels, and of the same ops as compositions."""
+    return [*names, *[f"plain {name}" for name in names]]
+
+
+def op_of(name):
+    """The op of a row of both_ways."""
+    f = getattr(tern, name.removeprefix("plain "))
+    return tern.plain_kernels()(f) if name.startswith("plain ") else f
