@@ -328,9 +328,13 @@ struct Conv {
   Op op;
   ConvOptions options;
   bool is_signal = false;
-  std::int64_t by_columns = 0;  ///< bytes of columns at a time; 0: the fastest way
+  std::int64_t bytes = column_bytes;  ///< of columns at a time
 
-  Tensor forward(const Tensor& given, const Tensor& weight, const Tensor& bias) const {
+  Tensor plain(const Tensor& x, const Tensor& weight, const Tensor& bias) const { return compute(x, weight, bias, true); }
+  Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) const { return compute(x, weight, bias, false); }
+
+ private:
+  Tensor compute(const Tensor& given, const Tensor& weight, const Tensor& bias, bool by_columns) const {
     if (is_signal && (given.dims() != 3 || weight.dims() != 3))
       fail(op.name, fmt::format("expected signals (B, C, L) and weights (O, C / groups, k) but got {} and {}", to_string(given.shape()),
                                 to_string(weight.shape())));
@@ -340,17 +344,15 @@ struct Conv {
     const Tensor x = is_signal ? unsqueeze(given, 2) : given, w = is_signal ? unsqueeze(weight, 2) : weight;
     const kernels::Convolution of = checked(x, w, bias, given.shape(), weight.shape());
     const auto has = [&](auto dev) { return kernels::has_implicit_convolution(dev, x.view(), w.view(), of); };
-    const Way way = by_columns > 0                       ? Way::columns
+    const Way way = by_columns                           ? Way::columns
                     : x.device().type == DeviceType::cpu ? Way::direct
                     : cuda_has(x.device(), has)          ? Way::implicit
                                                          : Way::columns;
-    const Convolved f{{.name = op.name, .tangent = Tangent::product}, of, way, by_columns > 0 ? by_columns : column_bytes};
+    const Convolved f{{.name = op.name, .tangent = Tangent::product}, of, way, bytes};
     const Tensor y =
         way == Way::direct ? cast(call(f, detail::widened(x), detail::widened(w), detail::widened(bias)), x.dtype()) : call(f, x, w, bias);
     return is_signal ? squeeze(y, 2) : y;
   }
-
- private:
   /// Checks the operands, whose shapes errors show as they were given, and returns the geometry.
   kernels::Convolution checked(const Tensor& x, const Tensor& w, const Tensor& bias, const Shape& shape_of_x,
                                const Shape& shape_of_w) const {
@@ -381,13 +383,9 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   return call(Conv{{.name = "conv2d", .autocast = CastTo::lower}, options}, x, weight, bias);
 }
 
-Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
-  return detail::conv2d_by_columns(x, weight, bias, options, column_bytes);
-}
-
 Tensor detail::conv2d_by_columns(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options,
                                  std::int64_t bytes) {
-  return call(Conv{{.name = "composed_conv2d"}, options, false, bytes}, x, weight, bias);
+  return Conv{{.name = "conv2d"}, options, false, bytes}.plain(x, weight, bias);
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
@@ -427,10 +425,6 @@ Tensor pooled(const Tensor& x, kernels::SlidingWindow window, double padding) {
                  {x.size(0), x.size(1), window.y.taps * window.x.taps, window.y.positions * window.x.positions});
 }
 
-Tensor composed_max(const Tensor& x, const kernels::SlidingWindow& window) {
-  return reshape(max(pooled(x, window, -std::numeric_limits<double>::infinity()), 2), result_shape(x, x.size(1), window));
-}
-
 struct MaxPool {
   static constexpr Op op{.name = "max_pool2d"};
   kernels::SlidingWindow window;
@@ -438,13 +432,16 @@ struct MaxPool {
   struct Kept {
     Tensor x, y;
   };
+  Tensor plain(const Tensor& x) const {
+    return reshape(max(pooled(x, window, -std::numeric_limits<double>::infinity()), 2), result_shape(x, x.size(1), window));
+  }
   Result<Tensor, Kept> forward(const Tensor& images) const {
     const Tensor x = contiguous(images), y = empty(result_shape(x, x.size(1), window), x.dtype(), x.device());
     detail::on_cpu([&](auto dev) { kernels::max_pool(dev, x.view(), window, y.view()); });
     return {y, {x, y}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
-    if (context().grad) return vjp(call, {kept.x}, [&](const Tensors& in) -> Tensors { return {composed_max(in[0], window)}; });
+    if (context().grad) return vjp(call, {kept.x}, [&](const Tensors& in) -> Tensors { return {plain(in[0])}; });
     const Tensor g = contiguous(call.grad()), dx = empty_like(kept.x);
     detail::on_cpu([&](auto dev) { kernels::max_pool_grad(dev, kept.x.view(), kept.y.view(), g.view(), window, dx.view()); });
     return {dx};
@@ -454,13 +451,8 @@ struct MaxPool {
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
-  const kernels::SlidingWindow window = checked_pool("max_pool2d", x, options);
-  if (x.device().type != DeviceType::cpu) return composed_max(x, window);
-  return cast(call(MaxPool{window}, detail::widened(x)), x.dtype());
-}
-
-Tensor composed_max_pool2d(const Tensor& x, const PoolOptions& options) {
-  return composed_max(x, checked_pool("composed_max_pool2d", x, options));
+  const MaxPool f{checked_pool("max_pool2d", x, options)};
+  return x.device().type == DeviceType::cpu ? cast(call(f, detail::widened(x)), x.dtype()) : f.plain(x);
 }
 
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options) {

@@ -22,10 +22,9 @@ struct DepthwiseConvOptions {
 
 /// Depthwise convolution, y[b, l, d] = sum over k of w[d, k] u[b, l - left + k, d] + bias[d]: u (B, L, D), one row of taps w (D, K) for
 /// each channel, bias (D) or undefined -> (B, L + left + right - K + 1, D), with u's order of dimensions in memory. Sums are in f32 (f64
-/// for f64). Forward and backward read and write each element once. Throws Error if shapes, dtypes or devices do not fit.
+/// for f64). Forward and backward read and write each element once; in a PlainKernels scope it is a sum of K shifted products. Throws Error
+/// if shapes, dtypes or devices do not fit.
 Tensor depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias = {}, const DepthwiseConvOptions& options = {});
-/// depthwise_conv1d as a sum of K shifted products, composed of other ops: the reference.
-Tensor composed_depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias = {}, const DepthwiseConvOptions& options = {});
 
 /// One position of a causal convolution.
 struct ConvStep {
@@ -56,9 +55,9 @@ Tensor fold(const Tensor& columns, std::int64_t height, std::int64_t width, cons
 //
 // On the CPU, convolutions and max_pool2d read the windows in place, and 16-bit floats are computed in float32.
 //
-// On a GPU, the windows are written as columns (im2col), for as many images at a time as make 64 MiB, and a convolution is a matrix
-// product with them; backward keeps only the operands. In 16 bits, the weights' gradient is rounded once for each such chunk of images,
-// and the images' gradient once for each window, before they are added.
+// On a GPU, and in a PlainKernels scope, the windows are written as columns (im2col), for as many images at a time as make 64 MiB, and a
+// convolution is a matrix product with them; backward keeps only the operands. In 16 bits, the weights' gradient is rounded once for each
+// such chunk of images, and the images' gradient once for each window, before they are added.
 //
 // On a Hopper GPU, convolutions of 16-bit floats, or of float32 with matmul precision tf32, with at least 16 channels, more than one tap
 // and one group, are implicit GEMMs: forward needs no columns, nor does the images' gradient with strides of 1, and results are rounded
@@ -75,10 +74,8 @@ struct ConvOptions {
 /// (O) or undefined -> (B, O, oh, ow) with oh = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
-/// conv2d by columns and products on every device: the reference of the kernels.
-Tensor composed_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const ConvOptions& options = {});
 namespace detail {
-/// composed_conv2d with at most `bytes` of columns in memory at a time, or those of one image.
+/// conv2d by columns, with at most `bytes` of columns in memory at a time, or those of one image.
 Tensor conv2d_by_columns(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options, std::int64_t bytes);
 }  // namespace detail
 
@@ -115,8 +112,6 @@ struct PoolOptions {
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
 /// Mean of each window, the zeros of the padding included: x (B, C, H, W) -> (B, C, oh, ow).
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
-/// max_pool2d composed of unfold and a reduction on every device: the reference.
-Tensor composed_max_pool2d(const Tensor& x, const PoolOptions& options);
 /// @{
 /// Mean or largest element of each of oh x ow windows that cover the image: x (B, C, H, W), size {oh, ow} -> (B, C, oh, ow). Row i of the
 /// result sees rows floor(i H / oh) up to, not including, ceil((i + 1) H / oh). Where oh and ow divide H and W this is avg_pool2d or

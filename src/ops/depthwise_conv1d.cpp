@@ -82,12 +82,7 @@ Tensor shifted_sums(const Tensor& u, const Tensor& w, const Tensor& bias, const 
   return bias.defined() ? z + bias : z;
 }
 
-Tensor composed(const Tensor& u, const Tensor& w, const Tensor& bias, const Window& window) {
-  const Tensor z = shifted_sums(widened(u), widened(w), widened(bias), window);
-  return cast(window.silu ? silu(z) : z, u.dtype());
-}
-
-/// The kernels' convolution of u (B, L, D).
+/// Convolution of u (B, L, D).
 struct Convolved {
   static constexpr Op op{.name = "depthwise_conv1d"};
   Window window;
@@ -95,6 +90,10 @@ struct Convolved {
   struct Kept {
     Tensor u, w, bias;
   };
+  Tensor plain(const Tensor& u, const Tensor& w, const Tensor& bias) const {
+    const Tensor z = shifted_sums(widened(u), widened(w), widened(bias), window);
+    return cast(window.silu ? silu(z) : z, u.dtype());
+  }
   Result<Tensor, Kept> forward(const Tensor& u, const Tensor& taps, const Tensor& shift) const {
     const Tensor w = contiguous(taps), bias = detail::contiguous_or_none(shift);
     const Tensor y = empty_in_order_of(u, window.outputs(u.size(1), w.size(1)));
@@ -106,8 +105,7 @@ struct Convolved {
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     const auto& [u, w, bias] = kept;
-    if (context().grad)
-      return vjp(call, {u, w, bias}, [&](const Tensors& in) -> Tensors { return {composed(in[0], in[1], in[2], window)}; });
+    if (context().grad) return vjp(call, {u, w, bias}, [&](const Tensors& in) -> Tensors { return {plain(in[0], in[1], in[2])}; });
     const auto gradient = [&](std::size_t input, const Shape& shape) {
       return call.needs(input) ? empty(shape, kept.u.dtype(), kept.u.device()) : Tensor();
     };
@@ -165,13 +163,6 @@ struct DepthwiseConv1dStep {
 
 Tensor depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias, const DepthwiseConvOptions& options) {
   return call(DepthwiseConv1d{options}, u, w, bias);
-}
-
-Tensor composed_depthwise_conv1d(const Tensor& u, const Tensor& w, const Tensor& bias, const DepthwiseConvOptions& options) {
-  constexpr const char* op = "composed_depthwise_conv1d";
-  check_one_device(op, {&u, &w, &bias});
-  const Window window = checked_window(op, u, w, bias, options);
-  return in_layout(u, options, [&](const Tensor& signal) { return composed(signal, w, bias, window); });
 }
 
 ConvStep depthwise_conv1d_step(const Tensor& state, const Tensor& u, const Tensor& w, const Tensor& bias, bool silu) {

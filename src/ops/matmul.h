@@ -8,7 +8,7 @@ namespace tern {
 
 /// `scale` times the matrix products of a (..., M, K) and b (..., K, N): (..., M, N), with batch dimensions broadcast. A vector a is (1,
 /// K), a vector b is (K, 1), and the added dimension is dropped from the result. Strided operands are read without a copy where the GEMM
-/// can take them. One floating dtype, where float32 is strict unless context().matmul_precision says otherwise; or, on the CPU with a scale
+/// can take them. One floating dtype, where float32 is strict unless MatmulPrecisionMode says otherwise; or, on the CPU with a scale
 /// of 1, one integer dtype, whose results wrap. Throws Error that names both shapes.
 Tensor matmul(const Tensor& a, const Tensor& b, double scale = 1);
 

@@ -12,6 +12,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "plain.h"
 #include "skip.h"
 #include "tensor/context.h"
 #include "twin.h"
@@ -117,7 +118,7 @@ TEST_CASE("implicit convolutions of integers are exactly those of the CPU and of
       const Tensors there = moved(operands, mode.dtype, cuda());
       REQUIRE(has_kernel(there[0], there[1], s));
       const Tensors got = by(conv2d, mode.dtype, cuda()), exact = by(conv2d, DType::f64, cpu),
-                    columns = by(composed_conv2d, mode.dtype, cuda());
+                    columns = by(test::plain(conv2d), mode.dtype, cuda());
       CHECK(largest(exact[0]) < 256);  // what bf16 has without rounding
       CHECK(largest(exact[1]) < 256);
       CHECK(largest(got[0] - exact[0]) == 0);
@@ -165,7 +166,7 @@ TEST_CASE("implicit convolutions read operands of any strides", "[cuda]") {
     manual_seed(3);
     const auto there = [&](const Tensor& x) { return to(cast(x, mode.dtype), cuda()); };
     const Tensor x = there(small_integers(s.x)), w = there(small_integers(s.w)), bias = there(small_integers({40}));
-    const Tensor wanted = composed_conv2d(x, w, bias, s.options);
+    const Tensor wanted = test::plain(conv2d)(x, w, bias, s.options);
     const auto last = [](const Tensor& t) { return transpose(contiguous(transpose(t, 1, 3)), 1, 3); };  // channels next to each other
     const auto part = [](const Tensor& t) {                                                             // of a larger tensor, misaligned
       const Tensor wide = zeros({t.size(0), t.size(1) + 1, t.size(2), t.size(3) + 3}, t.dtype(), t.device());
@@ -181,7 +182,7 @@ TEST_CASE("implicit convolutions read operands of any strides", "[cuda]") {
     const Tensor leaf = clone(x).set_requires_grad(), other = clone(x).set_requires_grad();
     const Tensor g = last(there(small_integers(result_shape(s))));
     backward({conv2d(leaf, w, bias, s.options)}, {g});
-    backward({composed_conv2d(other, w, bias, s.options)}, {g});
+    backward({test::plain(conv2d)(other, w, bias, s.options)}, {g});
     CHECK(largest(cast(to(leaf.grad() - other.grad(), cpu), DType::f64)) == 0);
   }
 }
@@ -225,7 +226,7 @@ TEST_CASE("implicit convolutions take images in several runs", "[cuda]") {
   const Tensor y = conv2d(x, w, {}, options);
   for (int image = 0; image < 5; ++image) {
     INFO("image " << image);
-    CHECK(largest(cast(to(slice(y, 0, image, image + 1) - composed_conv2d(slice(x, 0, image, image + 1), w, {}, options), cpu),
+    CHECK(largest(cast(to(slice(y, 0, image, image + 1) - test::plain(conv2d)(slice(x, 0, image, image + 1), w, Tensor(), options), cpu),
                        DType::f64)) == 0);
   }
 }

@@ -88,33 +88,32 @@ std::vector<Form> forms() {
 }
 
 void add_convolution(Rows& rows) {
-  for (const bool composed : {false, true}) {
-    const auto f = composed ? composed_depthwise_conv1d : depthwise_conv1d;
-    Row row{composed ? "composed_depthwise_conv1d" : "depthwise_conv1d", {}};
-    row.slack = 10;
-    for (const Form& form : forms()) {
-      std::vector<Input> inputs = {value(form.options.channels_first ? Shape{form.batch, form.channels, form.length}
-                                                                     : Shape{form.batch, form.length, form.channels}),
-                                   value({form.channels, form.taps})};
-      if (form.has_bias) inputs.push_back(value({form.channels}));
-      if (form.has_bias) inputs.back().optional = true;
-      row.cases.push_back({inputs, [=](In in) -> Tensors { return {f(in[0], in[1], form.has_bias ? in[2] : Tensor(), form.options)}; },
-                           [=](Ref in) { return one(convolution_of(in, form)); }});
-    }
-    const Tensor u = sample({2, 5, 3}), w = sample({3, 4}), none;
-    const auto given = [](std::int64_t left, std::int64_t right) { return DepthwiseConvOptions{ConvPadding::given, left, right}; };
-    row.mistakes = {{[=] { f(u, sample({2, 4}), none, {}); }, {"(B, L, D)", "(2, 5, 3)", "(2, 4)"}},
-                    {[=] { f(u, w, none, {.channels_first = true}); }, {"(B, D, L)", "(3, 4)"}},
-                    {[=] { f(u, w, sample({4}), {}); }, {"(3, 4)", "(4,)"}},
-                    {[=] { f(u, sample({3, 0}), none, {}); }, {"K >= 1", "(3, 0)"}},
-                    {[=] { f(sample({5, 3}), w, none, {}); }, {"(5, 3)"}},
-                    {[=] { f(sample({2, 5, 3}, DType::i64), w, none, {}); }, {"floating", "i64"}},
-                    {[=] { f(u, sample({3, 4}, DType::f16), none, {}); }, {"f32", "f16"}},
-                    {[=] { f(u, w, sample({3}, DType::f64), {}); }, {"f32", "f64"}},
-                    {[=] { f(u, w, none, given(-1, 3)); }, {"(-1, 3)"}},
-                    {[=] { f(u, sample({3, 8}), none, given(1, 0)); }, {"K - 1 = 7", "(1, 0)", "5"}}};
-    rows.push_back(row);
+  const auto f = depthwise_conv1d;
+  Row row{"depthwise_conv1d", {}};
+  row.slack = 10;
+  for (const Form& form : forms()) {
+    std::vector<Input> inputs = {
+        value(form.options.channels_first ? Shape{form.batch, form.channels, form.length} : Shape{form.batch, form.length, form.channels}),
+        value({form.channels, form.taps})};
+    if (form.has_bias) inputs.push_back(value({form.channels}));
+    if (form.has_bias) inputs.back().optional = true;
+    row.cases.push_back({inputs, [=](In in) -> Tensors { return {f(in[0], in[1], form.has_bias ? in[2] : Tensor(), form.options)}; },
+                         [=](Ref in) { return one(convolution_of(in, form)); }});
   }
+  const Tensor u = sample({2, 5, 3}), w = sample({3, 4}), none;
+  const auto given = [](std::int64_t left, std::int64_t right) { return DepthwiseConvOptions{ConvPadding::given, left, right}; };
+  row.mistakes = {{[=] { f(u, sample({2, 4}), none, {}); }, {"(B, L, D)", "(2, 5, 3)", "(2, 4)"}},
+                  {[=] { f(u, w, none, {.channels_first = true}); }, {"(B, D, L)", "(3, 4)"}},
+                  {[=] { f(u, w, sample({4}), {}); }, {"(3, 4)", "(4,)"}},
+                  {[=] { f(u, sample({3, 0}), none, {}); }, {"K >= 1", "(3, 0)"}},
+                  {[=] { f(sample({5, 3}), w, none, {}); }, {"(5, 3)"}},
+                  {[=] { f(sample({2, 5, 3}, DType::i64), w, none, {}); }, {"floating", "i64"}},
+                  {[=] { f(u, sample({3, 4}, DType::f16), none, {}); }, {"f32", "f16"}},
+                  {[=] { f(u, w, sample({3}, DType::f64), {}); }, {"f32", "f64"}},
+                  {[=] { f(u, w, none, given(-1, 3)); }, {"(-1, 3)"}},
+                  {[=] { f(u, sample({3, 8}), none, given(1, 0)); }, {"K - 1 = 7", "(1, 0)", "5"}}};
+  rows.push_back(row);
+  rows.push_back(plain(row));
 }
 
 void add_step(Rows& rows) {
@@ -245,14 +244,15 @@ TEST_CASE("The handout's convolution is exact in every padding, layout and dtype
   const std::vector<double> full = {8, 1, 12, 1, 9, 4, 7};
   for (DType dtype : floats)
     for (const bool first : {false, true})
-      for (const auto f : {depthwise_conv1d, composed_depthwise_conv1d}) {
+      for (const bool fused : {false, true}) {
+        const FusedKernels kernels(fused);
         const Shape shape = first ? Shape{1, 1, 5} : Shape{1, 5, 1};
         const Tensor u = cast(Tensor::from(std::vector<double>{2, -3, 1, -1, 1}, shape), dtype);
         const Tensor w = cast(Tensor::from(std::vector<double>{1, -1, 1}, {1, 3}), dtype);
         const Tensor bias = cast(Tensor::from(std::vector<double>{6}, {1}), dtype);
         const auto y = [&](DepthwiseConvOptions options) {
           options.channels_first = first;
-          return cast(f(u, w, bias, options), DType::f64).to_vector<double>();
+          return cast(depthwise_conv1d(u, w, bias, options), DType::f64).to_vector<double>();
         };
         CHECK(y({ConvPadding::given, 2, 2}) == full);
         CHECK(y({ConvPadding::causal}) == std::vector<double>(full.begin(), full.begin() + 5));

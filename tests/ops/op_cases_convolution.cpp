@@ -43,9 +43,9 @@ Array with_row(Array x) {
   return x;
 }
 
-void add_convolution(Rows& rows, bool is_composed) {
-  const auto f = is_composed ? composed_conv2d : conv2d;
-  Row row{is_composed ? "composed_conv2d" : "conv2d", {}};
+void add_convolution(Rows& rows) {
+  const auto f = conv2d;
+  Row row{"conv2d", {}};
   row.slack = 20;
   for (const Form& form : {Form{{0, 2, 3, 3}, {2, 2, 2, 2}, {}, true},
                            {{2, 0, 4, 4}, {2, 0, 3, 3}, {}, true},
@@ -75,6 +75,7 @@ void add_convolution(Rows& rows, bool is_composed) {
                   {[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}, DType::f64), {}, {}); }, {"f32", "f64"}}};
   row.mistakes.push_back({[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}), sample({1}, DType::f64), {}); }, {"f32", "f64"}});
   rows.push_back(row);
+  rows.push_back(plain(row));
 }
 
 void add_signals(Rows& rows) {
@@ -105,6 +106,7 @@ void add_signals(Rows& rows) {
                   {[] { conv1d(sample({1, 3, 4}), sample({2, 2, 1})); }, {"3 channels", "(2, 2, 1)"}},
                   {[] { conv1d(sample({1, 1, 2}), sample({1, 1, 3})); }, {"fits", "(1, 1, 3)"}}};
   rows.push_back(row);
+  rows.push_back(plain(row));
 }
 
 void add_pooling(Rows& rows) {
@@ -116,8 +118,7 @@ void add_pooling(Rows& rows) {
     const char* name;
     Tensor (*call)(const Tensor&, const PoolOptions&);
   };
-  for (const auto& [name, call] :
-       {Function{"max_pool2d", max_pool2d}, {"composed_max_pool2d", composed_max_pool2d}, {"avg_pool2d", avg_pool2d}}) {
+  for (const auto& [name, call] : {Function{"max_pool2d", max_pool2d}, {"avg_pool2d", avg_pool2d}}) {
     const bool is_max = call != avg_pool2d;
     Row row{name, {}};
     row.slack = 5;
@@ -156,6 +157,7 @@ void add_pooling(Rows& rows) {
                     {[=] { f({1, 1, 4, 4}, {.kernel = {2, 2}, .padding = {2, 0}}); }, {"half", "2"}},
                     {[=] { f({1, 1, 4, 4}, {.kernel = {2, 2}}, DType::i64); }, {"floating", "i64"}}};
     rows.push_back(row);
+    if (is_max) rows.push_back(plain(row));
   }
 
   Row row{"upsample_nearest", {}};
@@ -179,8 +181,7 @@ void add_pooling(Rows& rows) {
 }  // namespace
 
 void add_images(Rows& rows) {
-  add_convolution(rows, false);
-  add_convolution(rows, true);
+  add_convolution(rows);
   add_signals(rows);
   add_pooling(rows);
 }
