@@ -5,7 +5,6 @@
 
 #include "names.h"
 #include "ops/attention.h"
-#include "ops/attention_softmax.h"
 #include "ops/conv.h"
 #include "ops/linalg.h"
 #include "ops/matmul.h"

@@ -16,9 +16,7 @@
 #include "common/program.h"
 #include "io/atomic_file.h"
 #include "profile/memory_history.h"
-#include "profile/memory_picture.h"
 #include "profile/memory_report.h"
-#include "profile/memory_snapshot.h"
 #include "train/train.h"
 
 namespace tern::bench {

@@ -8,7 +8,7 @@
 #include "bench/lists.h"
 #include "bench/timing.h"
 #include "common/program.h"
-#include "ops/attention_softmax.h"
+#include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/program.h"
-#include "io/json_log.h"
+#include "io/append_file.h"
 #include "tensor/tensor.h"
 
 namespace tern::bench {

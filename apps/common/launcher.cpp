@@ -16,7 +16,7 @@
 #include <optional>
 #include <thread>
 
-#include "backend/pipe.h"
+#include "backend/file_descriptor.h"
 #include "common/program.h"
 #include "common/temporary_directory.h"
 #include "parallel/socket.h"

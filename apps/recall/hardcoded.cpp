@@ -10,7 +10,7 @@
 #include "common/program.h"
 #include "io/atomic_file.h"
 #include "nn/nn.h"
-#include "ops/attention_softmax.h"
+#include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"

@@ -6,7 +6,7 @@
 
 #include "common/program.h"
 #include "io/svg.h"
-#include "ops/attention_softmax.h"
+#include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"

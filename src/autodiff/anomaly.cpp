@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "backend/failing_place.h"
+#include "backend/error.h"
 #include "tensor/dispatch.h"
 
 namespace tern {

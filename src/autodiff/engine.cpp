@@ -8,8 +8,8 @@
 #include "autodiff/anomaly.h"
 #include "autodiff/autograd_state.h"
 #include "autodiff/gradient_arithmetic.h"
-#include "autodiff/vjp.h"
-#include "backend/warning.h"
+#include "autodiff/node.h"
+#include "backend/error.h"
 #include "ops/kernels/copy.h"
 
 namespace tern {

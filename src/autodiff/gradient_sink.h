@@ -4,7 +4,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "autodiff/gradient_target.h"
+#include "autodiff/node.h"
 #include "ops/kernels/deferred_sums.h"
 #include "tensor/tensor.h"
 

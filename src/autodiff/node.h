@@ -1,13 +1,34 @@
 #pragma once
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 
-#include "autodiff/gradient_target.h"
 #include "autodiff/saved_tensor.h"
 #include "tensor/tensor.h"
 
 namespace tern {
+
+namespace kernels {
+class DeferredSums;
+}
+
+/// Destination of a kernel for the gradient of an op's input.
+struct GradientTarget {
+  Tensor gradient;                            ///< contiguous; undefined if there is none
+  Write write = Write::overwrite;             ///< accumulate: the kernel adds to what is there
+  kernels::DeferredSums* deferred = nullptr;  ///< if given, the gradient, a sum, may be left there as partial sums
+  bool is_new = false;                        ///< new memory of this call, not a leaf's gradient
+
+  /// True if there is memory to write to.
+  explicit operator bool() const { return gradient.defined(); }
+  View view() const { return gradient.defined() ? gradient.view() : View{}; }  ///< for a kernel; without data if there is none
+  /// Result of backward for the input: undefined if the leaf has it already.
+  Tensor result() const { return is_new ? gradient : Tensor(); }
+};
+
+/// For kernels that only add: fills the targets that are to be overwritten with zeros, with one fill for those that are adjacent in memory.
+void start_from_zeros(std::initializer_list<GradientTarget*> targets);
 
 struct Node;
 class Backward;
@@ -82,7 +103,7 @@ struct Node : RefCounted {
 };
 
 namespace detail {
-/// A call of backward for tangents: finds those of a fused op from its plain reference, which backward passes to vjp (autodiff/vjp.h).
+/// A call of backward for tangents: finds those of a fused op from its plain reference, which backward passes to vjp.
 struct ReferenceTangents {
   virtual void find(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference) = 0;
 
@@ -120,7 +141,7 @@ class Backward {
   GradientTarget sink(std::size_t input) const;
   /// As sink, or else new memory of that shape, with the dtype and device of `like`; no target only if the gradient is not required.
   GradientTarget sink(std::size_t input, const Shape& shape, const Tensor& like) const;
-  /// The tangents to be computed from a fused op's reference in place of gradients, or null: used by vjp (autodiff/vjp.h).
+  /// The tangents to be computed from a fused op's reference in place of gradients, or null: used by vjp.
   detail::ReferenceTangents* reference_tangents() const { return tangents_; }
 
  private:
@@ -237,5 +258,11 @@ void begin_in_place(const char* op, const Tensor& target, TensorList sources = {
 /// may change or remove the gradient, or register a hook, which is called from the next pass on. Throws Error for a tensor that is not a
 /// leaf, and for an empty function.
 void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> hook);
+
+/// Vector-Jacobian product of a fused op's plain reference: the gradients of the op's inputs, from those in `call`. A fused op's backward
+/// returns it if its result is to be differentiated again, so that no fused op needs a second derivation by hand. `reference` computes the
+/// op's outputs from its inputs, in their order, with ops; `inputs` are the saved ones, with their history. An input in which the outputs
+/// are linear may be replaced by zeros of its shape. Undefined for inputs that need no gradient, or are undefined.
+Tensors vjp(const Backward& call, const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference);
 
 }  // namespace tern

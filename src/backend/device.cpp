@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "backend/failing_place.h"
+#include "backend/error.h"
 #include "backend/memory.h"
-#include "backend/warning.h"
 
 namespace tern {
 

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "backend/error.h"
-#include "backend/pipe.h"
 
 namespace tern::backend {
 

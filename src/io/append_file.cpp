@@ -60,4 +60,8 @@ void AppendFile::sync() {
   if (uninterrupted([&] { return ::fsync(descriptor_.get()); }) != 0) fail_file(path_, "synced", errno);
 }
 
+JsonLog::JsonLog(std::string path) : file_(std::move(path)) {}
+
+void JsonLog::write(const JsonObject& line) { file_.write(line.dump() + "\n"); }
+
 }  // namespace tern::io

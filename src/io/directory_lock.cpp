@@ -1,5 +1,3 @@
-#include "io/directory_lock.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -12,6 +10,7 @@
 
 #include "io/atomic_file.h"
 #include "io/file_error.h"
+#include "io/run_directory.h"
 
 namespace tern::io {
 

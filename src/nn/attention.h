@@ -1,7 +1,7 @@
 #pragma once
 #include "nn/kv_cache.h"
 #include "nn/layers.h"
-#include "ops/attention_mask.h"
+#include "ops/attention.h"
 #include "ops/rope.h"
 
 namespace tern::nn {

@@ -2,7 +2,7 @@
 #include <functional>
 #include <vector>
 
-#include "ops/attention_mask.h"
+#include "ops/attention.h"
 #include "ops/rope.h"
 
 namespace tern::nn {

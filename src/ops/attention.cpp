@@ -4,8 +4,6 @@
 
 #include <cmath>
 
-#include "ops/attention_softmax.h"
-#include "ops/detail/attention_mask.h"
 #include "ops/detail/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -19,7 +17,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 
 // Scaled dot-product attention: the choice among its ways, and flash attention in tiles.
 namespace tern {

@@ -1,9 +1,23 @@
 #pragma once
 #include <optional>
 
-#include "ops/attention_mask.h"
+#include "tensor/tensor.h"
 
 namespace tern {
+
+/// Attention mask: the keys that a query sees. In scores (B, ..., T, S) query t of batch row b sees key s if all of these hold:
+///   not causal, or s <= t + S - T, or s < prefix[b]
+///   no window, or s > t + S - T - window
+///   s < key_lengths[b]
+///   the padding does not hide the key
+/// A query that sees no key gives zeros, and its gradients are zeros.
+struct AttentionMask {
+  bool causal = false;      ///< a query sees keys up to its own position; the last query is aligned to the last key
+  Tensor padding = {};      ///< (B, S): bool, true where a key is hidden, or floating, added to the scores; -1e4 or less hides the key
+  Tensor prefix = {};       ///< (B), i64; needs `causal`
+  Tensor key_lengths = {};  ///< (B), i64
+  std::int64_t window = 0;  ///< number of keys that a query sees, its own included; 0: no limit. Needs `causal`, excludes a prefix
+};
 
 /// Options of one call of attention; those of the attention module are in nn/attention.h.
 struct AttentionParams {
@@ -35,5 +49,14 @@ struct AttentionParams {
 /// composed whole, in memory that grows with T S. On a GPU a query whose largest score is beyond 2^30 in magnitude may have no gradient,
 /// unless there is a bias.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params = {});
+
+/// Softmax of scores (B, ..., T, S) over the keys that each row sees; the probabilities of other keys are 0, and a row that sees no key is
+/// 0, as is its gradient. A score of -inf hides its key, too; no finite score does. If a row sees NaN or +inf, its probabilities are NaN at
+/// all keys that the mask shows. At least two dimensions, three with padding or a prefix. Throws Error if shapes, dtypes or devices do not
+/// fit.
+///
+/// One kernel, by which the scores are read once, and no mask is written to memory, after Wang et al., "LightSeq2", 2021; on a GPU with a
+/// window or key_lengths, and in a PlainKernels scope, composed of other ops.
+Tensor attention_softmax(const Tensor& scores, const AttentionMask& mask = {});
 
 }  // namespace tern

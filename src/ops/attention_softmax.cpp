@@ -1,18 +1,17 @@
-#include "ops/attention_softmax.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "ops/detail/attention_mask.h"
+#include "ops/attention.h"
+#include "ops/detail/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/normalize.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 
 // Softmax of attention scores with attention masks: composed of other ops, and fused.
 namespace tern {

@@ -5,8 +5,7 @@
 #include <limits>
 
 #include "autodiff/engine.h"
-#include "ops/attention_softmax.h"
-#include "ops/detail/attention_mask.h"
+#include "ops/attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

@@ -18,7 +18,7 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/checked.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

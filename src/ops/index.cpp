@@ -7,13 +7,12 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/copy.h"
-#include "ops/kernels/embedding.h"
 #include "ops/kernels/index.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

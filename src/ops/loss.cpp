@@ -21,7 +21,7 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/ceil_div.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

@@ -8,7 +8,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

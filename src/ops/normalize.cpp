@@ -13,7 +13,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

@@ -7,7 +7,7 @@ namespace tern {
 /// layer_norm, rms_norm and their residual forms are one kernel each way or, in a PlainKernels scope, compositions of other ops.
 
 /// exp(x) / sum(exp(x)) along a dimension, without overflow. A slice that is -inf throughout gives NaN, as the formula does. Composed of
-/// other ops; the softmax kernels are those of attention scores, in attention_softmax (ops/attention_softmax.h).
+/// other ops; the softmax kernels are those of attention scores, in attention_softmax (ops/attention.h).
 Tensor softmax(const Tensor& x, int dim = -1);
 /// log(softmax(x)), accurate where softmax underflows.
 Tensor log_softmax(const Tensor& x, int dim = -1);

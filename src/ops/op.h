@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "autodiff/vjp.h"
+#include "autodiff/node.h"
 #include "ops/copy.h"
 #include "tensor/fields.h"
 
@@ -34,7 +34,7 @@
 // - forward returns a Result; or a Tensor, if it is a composition of ops, which record themselves. It sees operands that autocast has cast.
 // - backward returns a gradient for each input; trailing ones may be left out, and those that the call does not need may be undefined.
 //   Written in ops, it can be differentiated again. If it calls kernels, it begins with `if (context().grad) return vjp(call, inputs,
-//   reference)`, whose reference is a composition (autodiff/vjp.h). An op without backward has no gradient.
+//   reference)`, whose reference is a composition (autodiff/node.h). An op without backward has no gradient.
 // - Tensors that are operands are inputs of call(), in their order, undefined ones included. What else backward needs is an attribute or
 //   kept: kept tensors are counted, freed after the pass, packed by checkpoints, and an edit in place of one is an error.
 // - An op with several outputs returns Result<Tensors, Kept>, and one that takes a list gets it as Tensors.

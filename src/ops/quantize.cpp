@@ -13,7 +13,7 @@
 #include "ops/matmul.h"
 #include "ops/op.h"
 #include "ops/view.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "backend/error.h"
-#include "backend/pipe.h"
+#include "backend/file_descriptor.h"
 #include "backend/replace_file.h"
 #include "parallel/lobby.h"
 

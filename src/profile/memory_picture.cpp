@@ -1,5 +1,3 @@
-#include "profile/memory_picture.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "io/svg.h"
+#include "profile/memory_report.h"
 
 namespace tern::profile {
 

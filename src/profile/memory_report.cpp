@@ -6,7 +6,6 @@
 
 #include "io/atomic_file.h"
 #include "io/markdown.h"
-#include "profile/memory_snapshot.h"
 
 namespace tern::profile {
 

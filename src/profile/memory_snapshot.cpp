@@ -1,6 +1,6 @@
-#include "profile/memory_snapshot.h"
-
 #include <fmt/format.h>
+
+#include "profile/memory_report.h"
 
 #if __has_include(<dlfcn.h>)
 #include <cxxabi.h>

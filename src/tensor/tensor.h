@@ -199,4 +199,7 @@ backend::MemoryStatistics memory_statistics(Device device);
 /// Resets the peak of the device's memory use to its current use.
 void reset_peak_memory(Device device);
 
+/// View of x; if x is undefined, a view without data, which is an absent operand.
+inline View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
+
 }  // namespace tern

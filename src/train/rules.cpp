@@ -1,5 +1,5 @@
 #include "ops/kernels/optimizer.h"
-#include "tensor/view_of.h"
+#include "tensor/tensor.h"
 #include "train/detail/require.h"
 #include "train/optimizer.h"
 

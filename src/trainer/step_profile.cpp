@@ -9,7 +9,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
-#include "profile/memory_picture.h"
+#include "profile/memory_report.h"
 #include "profile/op_table.h"
 #include "profile/trace.h"
 #include "text/printable.h"

@@ -6,7 +6,7 @@
 #include "autodiff/function.h"
 #include "catch.h"
 #include "message.h"
-#include "ops/attention_softmax.h"
+#include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"

@@ -1,9 +1,8 @@
-#include "ops/kernels/attention_softmax.h"
-
 #include <algorithm>
 
 #include "backend/memory.h"
 #include "catch.h"
+#include "ops/kernels/attention.h"
 #include "skip.h"
 #include "twin.h"
 

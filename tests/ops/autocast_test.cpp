@@ -7,7 +7,7 @@
 #include "autodiff/parameter_buffer.h"
 #include "catch.h"
 #include "message.h"
-#include "ops/attention_softmax.h"
+#include "ops/attention.h"
 #include "ops/conv.h"
 #include "ops/copy.h"
 #include "ops/factory.h"

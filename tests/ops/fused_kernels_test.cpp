@@ -11,7 +11,6 @@
 #include "autodiff/node.h"
 #include "catch.h"
 #include "ops/attention.h"
-#include "ops/attention_softmax.h"
 #include "ops/copy.h"
 #include "ops/detail/composed_attention.h"
 #include "ops/factory.h"

@@ -1,4 +1,4 @@
-// Rows of ops/normalize.h, ops/attention_softmax.h and ops/rope.h. Note [The table] in op_cases.h. Both ways of an op share their
+// Rows of ops/normalize.h, ops/attention.h and ops/rope.h. Note [The table] in op_cases.h. Both ways of an op share their
 // cases.
 #include <cmath>
 #include <limits>
@@ -6,7 +6,7 @@
 
 #include "dropout_reference.h"
 #include "op_cases.h"
-#include "ops/attention_softmax.h"
+#include "ops/attention.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/rope.h"

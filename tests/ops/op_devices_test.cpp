@@ -6,7 +6,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/attention.h"
-#include "ops/kernels/embedding.h"
+#include "ops/kernels/index.h"
 #include "ops/reduce.h"
 
 namespace tern::op_cases {

@@ -1,6 +1,4 @@
 // The snapshot, read back by the rules of pickle, says what the history says.
-#include "profile/memory_snapshot.h"
-
 #include <cstring>
 #include <map>
 #include <memory>

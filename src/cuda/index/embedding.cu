@@ -6,7 +6,7 @@
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "ops/kernels/embedding.h"
+#include "ops/kernels/index.h"
 #include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 

@@ -5,7 +5,7 @@
 #include "cuda/device/math.cuh"
 #include "cuda/reduce/reduce.cuh"
 #include "cuda/rows/row_launch.h"
-#include "ops/kernels/attention_softmax.h"
+#include "ops/kernels/attention.h"
 #include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 

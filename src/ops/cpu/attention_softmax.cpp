@@ -1,8 +1,7 @@
-#include "ops/kernels/attention_softmax.h"
-
 #include <cmath>
 
 #include "ops/cpu/rows.h"
+#include "ops/kernels/attention.h"
 #include "ops/kernels/vector_math.h"
 
 namespace tern::kernels {
