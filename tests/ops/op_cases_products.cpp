@@ -23,19 +23,18 @@ Array product(A a_, A b_) {
   Shape batch = joint_shape(Shape(a.shape.begin(), a.shape.end() - 2), Shape(b.shape.begin(), b.shape.end() - 2)), shape = batch;
   shape.push_back(a.size(-2));
   shape.push_back(b.size(-1));
-  // The index of a matrix element, whose batch dimensions broadcast.
-  const auto element = [&](A x, const Shape& batch_index, std::int64_t row, std::int64_t column) {
-    Shape at;
-    const int lead = batch_index.size() - (x.shape.size() - 2);
-    for (int i = 0; i < x.shape.size() - 2; ++i) at.push_back(x.shape[i] == 1 ? 0 : batch_index[lead + i]);
-    at.push_back(row);
-    at.push_back(column);
-    return x(at);
+  // The first element of a matrix, whose batch dimensions broadcast.
+  const auto matrix = [](A x, const Shape& index) {
+    const int lead = index.size() - 2 - (x.shape.size() - 2);
+    std::int64_t at = 0;
+    for (int i = 0; i < x.shape.size() - 2; ++i) at = at * x.shape[i] + (x.shape[i] == 1 ? 0 : index[lead + i]);
+    return x.values.data() + at * x.size(-2) * x.size(-1);
   };
+  const std::int64_t depth = a.size(-1), columns = b.size(-1);
   Array c = make(shape, a.dtype, [&](const Shape& i) {
-    const Shape at(i.begin(), i.end() - 2);
+    const double *row = matrix(a, i) + i[i.size() - 2] * depth, *column = matrix(b, i) + i.back();
     double total = 0;
-    for (std::int64_t k = 0; k < a.size(-1); ++k) total += element(a, at, i[i.size() - 2], k) * element(b, at, k, i.back());
+    for (std::int64_t k = 0; k < depth; ++k) total += row[k] * column[k * columns];
     return total;
   });
   if (b_.shape.size() == 1) c.shape.erase(c.shape.size() - 1);
