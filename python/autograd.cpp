@@ -151,7 +151,7 @@ nb::object apply(const nb::object& type, const nb::object& context, const nb::ar
   std::vector<detail::TensorSpec> specs;
   for (const Tensor& x : inputs) specs.push_back({x.shape(), x.dtype()});
   const std::shared_ptr<RecordedCall> shared = std::move(recorded);
-  outputs = record_all({name}, outputs, inputs, saved, [shared, specs, name](const Backward& call) {
+  const auto backward = [shared, specs, name](const Backward& call) {
     Tensors gradients;
     {
       const nb::gil_scoped_acquire held;
@@ -160,7 +160,8 @@ nb::object apply(const nb::object& type, const nb::object& context, const nb::ar
     detail::check_gradient_specs(name, specs, gradients);
     if (tern::context().grad) detail::forbid_second_derivative(name, call, gradients, shared->is_once);
     return gradients;
-  });
+  };
+  detail::end_call({name}, outputs, inputs, saved, backward, nullptr);
   if (is_one) return nb::cast(outputs[0]);
   return nb::tuple(nb::cast(outputs));
 }
