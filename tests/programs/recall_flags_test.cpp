@@ -124,6 +124,7 @@ class Reference {
   }
 
   Setting setting_;
+  PlainKernels kernels_;  ///< as arguments() have it
 };
 
 /// A run of the program, and what it said.

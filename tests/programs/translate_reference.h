@@ -185,6 +185,7 @@ class Reference {
   text::SequenceOptions tokens_;
   fs::path data_;
   std::unique_ptr<nn::Module> model_;
+  PlainKernels kernels_;  ///< as the runs have it
   Weights average_;
 };
 
