@@ -4,7 +4,9 @@
 #include <set>
 
 #include "bytes.h"
-#include "reference.h"
+#include "nn/nn.h"
+#include "ops/copy.h"
+#include "support.h"
 #include "text/bpe.h"
 #include "text/printable.h"
 
@@ -59,13 +61,11 @@ TEST_CASE("decode takes the prefix and the positions that config.json has") {
     io::load_safetensors_into(path / "model.safetensors", nn::named_parameters(model));
   }
   model.eval();
-  std::vector<std::string> lines;
-  std::istringstream input(slurp(data / "test.de"));
-  for (std::string line; std::getline(input, line);) lines.push_back(line);
+  const std::vector<std::string> lines = split_lines(slurp(data / "test.de"));
   REQUIRE(lines.size() == 12);
 
   std::set<std::string> outputs;
-  Json config = Json::parse(slurp(path / "config.json"));
+  Json config = json_of(path / "config.json");
   for (const bool prefix_lm : {true, false})
     for (const bool restart_positions : {true, false}) {
       INFO("prefix_lm " << prefix_lm << ", restart_positions " << restart_positions);
@@ -93,12 +93,9 @@ struct Models {
   Models() {
     write_corpus(data);
     const auto train_one = [&](const fs::path& out, const Arguments& more) {
-      Arguments arguments{"--preset", "quick", "--layers",     "2", "--updates", "40",  "--epochs", "40", "--batch-size", "16",
-                          "--lr",     "0.02",  "--bleu-every", "0", "--device",  "cpu", "--seed",   "3"};
-      arguments.insert(arguments.end(), more.begin(), more.end());
-      const Result result = run(translate, train(data, out, arguments));
-      INFO(result.err);
-      REQUIRE(result.code == 0);
+      const std::string words =
+          "--preset quick --layers 2 --updates 40 --epochs 40 --batch-size 16 --lr 0.02 --bleu-every 0 --device cpu --seed 3";
+      done(run(translate, train(data, out, with(words_of(words), more))));
     };
     train_one(one, {});
     train_one(other, {"--seed", "9", "--updates", "30"});
@@ -110,30 +107,17 @@ struct Models {
     return models;
   }
   Result decode(const fs::path& model, const Arguments& more, const std::string& text) const {
-    Arguments arguments{"decode", "--model", model.string(), "--device", "cpu"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return run(translate, arguments, text);
+    return run(translate, with({"decode", "--model", model.string(), "--device", "cpu"}, more), text);
   }
-  std::string out(const fs::path& model, const Arguments& more = {}) const {
-    const Result result = decode(model, more, input);
-    INFO(result.err);
-    REQUIRE(result.code == 0);
-    return result.out;
-  }
+  std::string out(const fs::path& model, const Arguments& more = {}) const { return done(decode(model, more, input)).out; }
   std::vector<double> score_pairs(const fs::path& model, const std::string& sources, const std::string& targets,
                                   const Arguments& more = {}) const {
     spill(directory / "src", sources);
     spill(directory / "tgt", targets);
-    Arguments arguments{
-        "score-pairs", "--model", model.string(), "--src-file", (directory / "src").string(), "--tgt-file", (directory / "tgt").string(),
-        "--device",    "cpu"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const Result result = run(translate, arguments);
-    INFO(result.err);
-    REQUIRE(result.code == 0);
+    const Arguments files{"--src-file", directory / "src", "--tgt-file", directory / "tgt"};
     std::vector<double> scores;
-    std::istringstream lines(result.out);
-    for (std::string line; std::getline(lines, line);) scores.push_back(std::stod(line));
+    const Result result = done(run(translate, with(with({"score-pairs", "--model", model, "--device", "cpu"}, files), more)));
+    for (const std::string& line : split_lines(result.out)) scores.push_back(std::stod(line));
     return scores;
   }
 };
@@ -146,20 +130,12 @@ struct NBest {
 /// "number ||| text ||| score", by number.
 std::map<int, std::vector<NBest>> n_best(const std::string& out) {
   std::map<int, std::vector<NBest>> result;
-  std::istringstream lines(out);
-  for (std::string line; std::getline(lines, line);) {
+  for (const std::string& line : split_lines(out)) {
     const std::size_t first = line.find(" ||| "), last = line.rfind(" ||| ");
     REQUIRE(first != std::string::npos);
     REQUIRE(last > first);
     result[std::stoi(line)].push_back({line.substr(first + 5, last - first - 5), std::stod(line.substr(last + 5))});
   }
-  return result;
-}
-
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> result;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) result.push_back(line);
   return result;
 }
 
@@ -286,11 +262,7 @@ TEST_CASE("Batches do not change what decode and score-pairs print") {
   for (const fs::path& model : {models.one, models.both}) {
     for (const Arguments& search : {Arguments{"--n-best", "1"}, {"--beam", "5", "--n-best", "5"}, {"--sample", "--n-best", "2"}}) {
       std::set<std::string> outputs;
-      for (const char* size : {"1", "8", "256"}) {
-        Arguments arguments = search;
-        arguments.insert(arguments.end(), {"--batch-size", size});
-        outputs.insert(models.out(model, arguments));
-      }
+      for (const char* size : {"1", "3", "256", "1000000"}) outputs.insert(models.out(model, with(search, {"--batch-size", size})));
       CHECK(outputs.size() == 1);
     }
     const std::string sources = slurp(models.data / "valid.de"), targets = slurp(models.data / "valid.en");
@@ -322,6 +294,17 @@ TEST_CASE("tern-translate decode --precision --statistics (arithmetic, and a lin
   const std::string exact = models.out(models.one, {"--n-best", "1"});
   CHECK(exact == models.out(models.one, {"--n-best", "1", "--precision", "fp32"}));
   CHECK(exact != models.out(models.one, {"--n-best", "1", "--precision", "bf16"}));
+  // What a training in 16 bits translated, decode translates in these.
+  for (const std::string precision : {"bf16", "fp16"}) {
+    INFO(precision);
+    const fs::path path = models.directory / precision;
+    const Result trained =
+        run(translate, train(models.data, path, {"--updates", "20", "--batch-size", "16", "--device", "cpu", "--precision", precision}));
+    CHECK(contains(trained.out, ", " + precision + ", fused kernels"));
+    CHECK(json_of(path / "config.json")["precision"] == precision);
+    const std::string decoded = models.decode(path, {"--precision", precision}, slurp(models.data / "test.de")).out;
+    CHECK(contains(trained.out, decoded.substr(0, decoded.find('\n'))));  // the first of the samples
+  }
   check_refused(models.decode(models.one, {"--precision", "tf32"}, ""), "--precision tf32: a GPU's tensor cores have it");
   const Result measured = models.decode(models.one, {"--statistics"}, models.input);
   CHECK(measured.out == models.out(models.one));
@@ -359,9 +342,7 @@ TEST_CASE(
 TEST_CASE("tern-translate chat --model --beam --length-penalty --precision --device --attention --layer (a conversation, and a picture)") {
   const Models& models = Models::get();
   const auto chat = [&](const fs::path& model, const Arguments& more, const std::string& said) {
-    Arguments arguments{"chat", "--model", model.string(), "--device", "cpu"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return run(translate, arguments, said);
+    return run(translate, with({"chat", "--model", model.string(), "--device", "cpu"}, more), said);
   };
   const std::string line = "Der Hund sieht den Mann.\n";
   for (const fs::path& model : {models.one, models.both}) {
@@ -377,9 +358,7 @@ TEST_CASE("tern-translate chat --model --beam --length-penalty --precision --dev
     CHECK(contains(svg, model == models.both ? "cross attention" : "attention"));
     CHECK(contains(svg, "<rect x="));
     const auto drawn = [&](const Arguments& more) {
-      Arguments arguments{"--attention", picture};
-      arguments.insert(arguments.end(), more.begin(), more.end());
-      CHECK(chat(model, arguments, line).code == 0);
+      done(chat(model, with({"--attention", picture}, more), line));
       return slurp(picture);
     };
     CHECK(drawn({}) == svg);

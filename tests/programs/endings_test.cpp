@@ -1,21 +1,10 @@
 // Trainings that end early, or whose streams, disk or neighbours fail: what is left, what is said, and the exit code.
-#include <chrono>
-#include <functional>
-#include <thread>
-
-#include "support.h"
+#include "flags.h"
 #include "trainer/terminal.h"
 
 using namespace tern::programs::test;
 
 namespace {
-
-/// Waits for what another process does; false after a minute.
-bool wait_until(const std::function<bool()>& holds) {
-  using namespace std::chrono_literals;
-  for (int i = 0; i < 12'000 && !holds(); ++i) std::this_thread::sleep_for(5ms);
-  return holds();
-}
 
 /// A corpus, and a run in `old`.
 struct Trained {
@@ -43,11 +32,9 @@ const Arguments endless = {"--updates", "1000000", "--epochs", "1000000"};
 std::string last_line(const std::string& text) { return text.substr(text.rfind('\n', text.size() - 2) + 1); }
 
 Arguments sweep(const fs::path& out, const std::string& seeds, const Arguments& more = {}) {
-  Arguments result{"sweep", "--out", out.string(), "--layers", "1", "--widths", "16", "--seeds", seeds};
-  std::istringstream words("--device cpu --threads 1 --pairs 4 --train-examples 32 --valid-examples 10 --test-examples 10 --epochs 1");
-  for (std::string word; words >> word;) result.push_back(word);
-  result.insert(result.end(), more.begin(), more.end());
-  return result;
+  return with(words_of("sweep --out " + out.string() + " --layers 1 --widths 16 --seeds " + seeds +
+                       " --device cpu --threads 1 --pairs 4 --train-examples 32 --valid-examples 10 --test-examples 10 --epochs 1"),
+              more);
 }
 
 }  // namespace
@@ -196,18 +183,16 @@ TEST_CASE("A sweep goes on where it was cut short") {
   const fs::path out = directory / "sweep", csv = out / "sweep.csv";
   REQUIRE(run(recall, sweep(out, "1,2")).code == 0);
   const std::string two = slurp(csv);
-  CHECK(std::count(two.begin(), two.end(), '\n') == 3);
+  CHECK(count_lines(two) == 3);
   spill(csv, two + "recall,1,16,2,10,4,3,99");  // a row that was cut off
   spill(out / ".sweep.csv.999.0.tmp", "half");
 
-  const Result more = run(recall, sweep(out, "1,2,3"));
-  INFO(more.err);
-  REQUIRE(more.code == 0);
+  const Result more = done(run(recall, sweep(out, "1,2,3")));
   CHECK(contains(more.out, "3 runs on ") == true);
   CHECK(contains(more.out, "; 2 are done\n"));
   const std::string three = slurp(csv);
   CHECK(three.starts_with(two));
-  CHECK(std::count(three.begin(), three.end(), '\n') == 4);
+  CHECK(count_lines(three) == 4);
   CHECK(contents(out).count(".sweep.csv.999.0.tmp") == 0);
 
   const auto before = contents(out);
@@ -225,10 +210,7 @@ TEST_CASE("A signal ends a sweep, which keeps its rows") {
   const fs::path out = directory / "sweep", csv = out / "sweep.csv", err = directory / "err";
   std::string seeds = "1";
   for (int seed = 2; seed <= 5000; ++seed) seeds += "," + std::to_string(seed);
-  const auto rows = [&] {
-    const std::string text = slurp(csv);
-    return std::count(text.begin(), text.end(), '\n') - 1;
-  };
+  const auto rows = [&] { return count_lines(slurp(csv)) - 1; };
   const pid_t child = start(recall, sweep(out, seeds), "/dev/null", "/dev/null", err);
   CHECK(wait_until([&] { return rows() >= 2; }));
   check_refused(run(recall, sweep(out, "1")), "sweep: another process writes a run there", "tern-recall");
@@ -238,4 +220,19 @@ TEST_CASE("A signal ends a sweep, which keeps its rows") {
   const std::string kept = slurp(csv);
   REQUIRE(run(recall, sweep(out, "1,2")).code == 0);
   CHECK(slurp(csv) == kept);
+}
+
+TEST_CASE("tern-bench step shows a case without memory as a row, and goes on") {
+  const TempDirectory directory;
+  const fs::path file = directory / "rows";
+  const Result result = shell("ulimit -v 3000000; exec \"$0\" \"$@\"", bench,
+                              words_of("step --model xl,ar --batch 1 --length 4 --vocab 40 --warmup 0 --steps 1 --threads 1 --device cpu "
+                                       "--json " +
+                                       file.string()));
+  INFO(result.err);
+  CHECK(result.code == 0);
+  const std::vector<Json> found = json_lines(file);
+  REQUIRE(found.size() == 2);
+  CHECK(found[0]["error"] == "out of memory");
+  CHECK(found[1].contains("step_ms"));
 }

@@ -1,10 +1,10 @@
-// No option without a test: every one that a program's help shows stands in the name of a case that fails where the option is ignored, as
-// in TEST_CASE("tern-recall train --clip: ..."), or below, with the reason why no result can show it.
+// No option without a test: every one that a program's help shows has a row in a table (flags.h), or stands in the name of a case that
+// fails where the option is ignored, as in TEST_CASE("tern-recall plot --out (where the picture goes)"), or below, with the reason why no
+// result can show it.
 #include <regex>
-#include <set>
 
+#include "flags.h"
 #include "paths.h"
-#include "support.h"
 
 using namespace tern::programs::test;
 
@@ -12,7 +12,7 @@ namespace {
 
 /// Options that change no result, and why.
 const std::map<std::string, std::string> without_effect = {
-    {"tern-translate decode --batch-size", "rows decoded together do not see each other; run_test.cpp has its output the same for all"},
+    {"tern-translate decode --batch-size", "rows decoded together do not see each other; decode_test.cpp has its output the same for all"},
     {"tern-translate decode --threads", "results do not depend on the number of threads, and decode prints nothing but them"},
     {"tern-translate score-pairs --threads", "results do not depend on the number of threads, and it prints nothing but them"},
     {"tern-translate score-pairs --batch-size",
@@ -48,9 +48,21 @@ std::set<std::string> options_in_help() {
   return options;
 }
 
-/// Those that the names of this program's cases begin with. A name may go on over several lines.
-std::set<std::string> options_in_cases() {
+/// Those that the tables have a row for, and those that the names of this program's cases begin with, which may go on over several lines.
+std::set<std::string> tested_options() {
   std::set<std::string> options;
+  std::vector<FlagTable> tables{translate_train(), recall_train()};
+  for (const auto& more : {recall_tables(), bench_tables(), comm_tables()}) tables.insert(tables.end(), more.begin(), more.end());
+  const std::regex flag("(?:^| )(--[a-z0-9-]+)");
+  for (const FlagTable& table : tables) {
+    std::string words;
+    for (const Flag& row : table.flags) words += " " + row.words;
+    for (const Refusal& row : table.refusals)  // of no effect but where there is a GPU
+      if (contains(row.words, "--device cuda")) words += " --device";
+    for (const char* written : {"--json", "--out"})  // what rows see is read from there
+      if (contains(table.command.words, std::string(written) + " OUT/")) words += std::string(" ") + written;
+    for (const std::string& option : matches(words, flag)) options.insert(name_of(table.command) + " " + option);
+  }
   const std::regex name("TEST_CASE\\(\\s*\"(tern-[a-z]+(?: [a-z0-9][a-z0-9-]*)?)((\\s*\"?\\s*\"?--[a-z0-9-]+)+)");
   for (const auto& entry : fs::directory_iterator(fs::path(tern::test::source_directory) / "tests" / "programs")) {
     if (entry.path().extension() != ".cpp" || entry.path().filename() == "every_flag_test.cpp") continue;
@@ -147,14 +159,14 @@ TEST_CASE("Every command that a page names is there, with the options that it is
 }
 
 TEST_CASE("Every option of every program has a case that notices when it is ignored") {
-  const std::set<std::string> shown = options_in_help(), tested = options_in_cases();
+  const std::set<std::string> shown = options_in_help(), tested = tested_options();
   CHECK(shown.size() > 100);
   for (const std::string& option : shown) {
     INFO(option);
     CHECK(tested.count(option) + without_effect.count(option) == 1);
   }
   for (const std::string& option : tested) {
-    INFO("a case names it: " << option);
+    INFO("a row or case names it: " << option);
     CHECK(shown.count(option) == 1);
   }
   for (const auto& [option, reason] : without_effect) {

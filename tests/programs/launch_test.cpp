@@ -1,6 +1,5 @@
 // tern-launch: the variables that processes get, their output and exit codes, signals, and ends that leave nobody behind.
 #include <chrono>
-#include <thread>
 
 #include "support.h"
 
@@ -9,17 +8,10 @@ using namespace tern::programs::test;
 namespace {
 
 /// tern-launch with options and a script of sh.
-Arguments script(const Arguments& options, const std::string& text) {
-  Arguments all = options;
-  for (const char* word : {"sh", "-c"}) all.push_back(word);
-  all.push_back(text);
-  return all;
-}
+Arguments script(const Arguments& options, const std::string& text) { return with(options, {"sh", "-c", text}); }
 
 std::vector<std::string> sorted_lines(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::vector<std::string> lines = split_lines(text);
   std::sort(lines.begin(), lines.end());
   return lines;
 }
@@ -107,11 +99,9 @@ TEST_CASE("tern-launch passes a signal on to every process, once, and waits for 
   const TempDirectory directory;
   const std::string text =
       "trap 'echo $RANK stopped; exit 0' TERM; echo $RANK ready >> " + (directory / "ready").string() + "; while true; do sleep 0.05; done";
-  const std::string in = directory / "in", out = directory / "out", err = directory / "err";
-  tern::test::spill(in, "");
-  const pid_t pid = start(launch, script({"-n", "2"}, text), in, out, err);
-  for (int i = 0; i < 500 && sorted_lines(slurp(directory / "ready")).size() < 2; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const std::string out = directory / "out", err = directory / "err";
+  const pid_t pid = start(launch, script({"-n", "2"}, text), "/dev/null", out, err);
+  CHECK(wait_until([&] { return count_lines(slurp(directory / "ready")) == 2; }));
   ::kill(pid, SIGTERM);
   CHECK(finish(pid) == 128 + SIGTERM);
   CHECK(sorted_lines(slurp(out)) == std::vector<std::string>{"0 stopped", "1 stopped"});
@@ -124,11 +114,9 @@ TEST_CASE("tern-launch names a process that fails while all are asked to stop, a
     const TempDirectory directory;
     const std::string text = "trap 'if [ $RANK = 1 ]; then " + std::string(end) + "; fi; exit 143' TERM; echo >> " +
                              (directory / "ready").string() + "; while true; do sleep 0.05; done";
-    const std::string in = directory / "in", out = directory / "out", err = directory / "err";
-    tern::test::spill(in, "");
-    const pid_t pid = start(launch, script({"-n", "3"}, text), in, out, err);
-    for (int i = 0; i < 500 && sorted_lines(slurp(directory / "ready")).size() < 3; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const std::string out = directory / "out", err = directory / "err";
+    const pid_t pid = start(launch, script({"-n", "3"}, text), "/dev/null", out, err);
+    CHECK(wait_until([&] { return count_lines(slurp(directory / "ready")) == 3; }));
     ::kill(pid, SIGTERM);
     CHECK(finish(pid) == code);
     CHECK(contains(slurp(err), "tern-launch: rank 1 (process "));
@@ -141,22 +129,16 @@ TEST_CASE("tern-launch names a process that fails while all are asked to stop, a
 
 TEST_CASE("tern-launch that is killed leaves no process behind") {
   const TempDirectory directory;
-  const std::string in = directory / "in", out = directory / "out", err = directory / "err";
-  tern::test::spill(in, "");
+  const std::string out = directory / "out", err = directory / "err";
   // It cannot remove its temporary directory, which stands in this test's for that reason.
   Arguments command = script({"-n", "2"}, "echo $$ >> " + (directory / "pids").string() + "; exec sleep 30");
   command.insert(command.begin(), {"TMPDIR=" + directory.path().string(), launch});
-  const pid_t pid = start("/usr/bin/env", command, in, out, err);
-  for (int i = 0; i < 500 && sorted_lines(slurp(directory / "pids")).size() < 2; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const pid_t pid = start("/usr/bin/env", command, "/dev/null", out, err);
+  CHECK(wait_until([&] { return count_lines(slurp(directory / "pids")) == 2; }));
   ::kill(pid, SIGKILL);
   finish(pid);
   for (const std::string& line : sorted_lines(slurp(directory / "pids"))) {
-    bool is_gone = false;
-    for (int i = 0; i < 200 && !is_gone; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      is_gone = ::kill(std::stoi(line), 0) != 0 || contains(slurp("/proc/" + line + "/stat"), ") Z ");
-    }
+    const bool is_gone = wait_until([&] { return ::kill(std::stoi(line), 0) != 0 || contains(slurp("/proc/" + line + "/stat"), ") Z "); });
     CHECK(is_gone);
   }
 }

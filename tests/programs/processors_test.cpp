@@ -25,30 +25,10 @@ std::vector<int> allowed_processors() {
 /// The text of a training's first lines in which its threads stand, of a process for which a shell prepares itself.
 std::string threads_of(const std::string& prepare, const std::string& launcher = "") {
   const TempDirectory directory;
-  const Result result = shell("unset OMP_NUM_THREADS; " + prepare + " exec " + launcher + " \"$0\" \"$@\"", recall,
-                              {"train",
-                               "--out",
-                               directory / "run",
-                               "--preset",
-                               "quick",
-                               "--device",
-                               "cpu",
-                               "--pairs",
-                               "2",
-                               "--train-examples",
-                               "8",
-                               "--valid-examples",
-                               "2",
-                               "--test-examples",
-                               "2",
-                               "--width",
-                               "8",
-                               "--layers",
-                               "1",
-                               "--epochs",
-                               "1"});
-  INFO(result.err);
-  CHECK(result.code == 0);
+  const Result result = done(shell("unset OMP_NUM_THREADS; " + prepare + " exec " + launcher + " \"$0\" \"$@\"", recall,
+                                   words_of("train --out " + (directory / "run").string() +
+                                            " --preset quick --device cpu --pairs 2 --train-examples 8 --valid-examples 2 "
+                                            "--test-examples 2 --width 8 --layers 1 --epochs 1")));
   const std::size_t end = result.out.find(" CPU thread");
   REQUIRE(end != std::string::npos);
   const std::size_t begin = result.out.rfind(' ', end - 1) + 1;

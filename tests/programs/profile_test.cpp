@@ -8,7 +8,7 @@ namespace {
 /// The steps in a trace, and the ops with their passes.
 struct Trace {
   explicit Trace(const fs::path& path) {
-    const Json trace = Json::parse(slurp(path));
+    const Json trace = json_of(path);
     for (const Json& event : trace["traceEvents"]) {
       if (event["ph"] != "X") continue;
       steps += event["cat"] == "step";
@@ -46,13 +46,10 @@ std::vector<Json> losses(const fs::path& run) {
 }
 
 Arguments recall_train(const fs::path& out, const Arguments& more) {
-  Arguments result{"train", "--out", out.string()};
-  std::istringstream words(
-      "--device cpu --threads 1 --preset quick --train-examples 48 --valid-examples 12 --test-examples 12 --layers 1 --width 16 --heads 2 "
-      "--batch-size 8 --epochs 1");
-  for (std::string word; words >> word;) result.push_back(word);
-  result.insert(result.end(), more.begin(), more.end());
-  return result;
+  return with(words_of("train --out " + out.string() +
+                       " --device cpu --threads 1 --preset quick --train-examples 48 --valid-examples 12 "
+                       "--test-examples 12 --layers 1 --width 16 --heads 2 --batch-size 8 --epochs 1"),
+              more);
 }
 
 }  // namespace
@@ -62,15 +59,9 @@ TEST_CASE("tern-translate train --profile (so many updates after the first ones,
   const fs::path data = directory / "data", plain = directory / "plain", out = directory / "run";
   write_corpus(data, 16);
   const Arguments updates{"--device", "cpu", "--updates", "6", "--batch-size", "16"};
-  const Result without = run(translate, train(data, plain, updates));
-  INFO(without.err);
-  REQUIRE(without.code == 0);
+  done(run(translate, train(data, plain, updates)));
   CHECK(!fs::exists(plain / "trace.json"));
-  Arguments more = updates;
-  more.insert(more.end(), {"--profile", "2"});
-  const Result result = run(translate, train(data, out, more));
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+  const Result result = done(run(translate, train(data, out, with(updates, {"--profile", "2"}))));
   CHECK(contains(result.out, "profile  2 steps of "));
   check_written(out, 2);
   CHECK(losses(out) == losses(plain));
@@ -83,40 +74,27 @@ TEST_CASE("tern-translate train --profile (so many updates after the first ones,
 
 TEST_CASE("tern-recall train --profile (three updates without a number, and what there is of a short training)") {
   const TempDirectory directory;
-  const Result result = run(recall, recall_train(directory / "run", {"--profile"}));
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+  done(run(recall, recall_train(directory / "run", {"--profile"})));
   check_written(directory / "run", 3);
-  const Result short_one = run(recall, recall_train(directory / "short", {"--train-examples", "32", "--profile", "5"}));
-  REQUIRE(short_one.code == 0);
+  done(run(recall, recall_train(directory / "short", {"--train-examples", "32", "--profile", "5"})));
   check_written(directory / "short", 1);
   const Result none = run(recall, recall_train(directory / "none", {"--train-examples", "16", "--profile", "5"}));
   REQUIRE(none.code == 0);
   CHECK(none.err == "tern-recall: --profile: the training ended within the 3 steps of its warm-up, and nothing was profiled\n");
   CHECK(!fs::exists(directory / "none" / "trace.json"));
-  check_refused(run(recall, recall_train(directory / "wrong", {"--profile", "0"})), "--profile: ", "tern-recall");
 }
 
 TEST_CASE("tern-bench step --profile --out (the files of each case)") {
   const TempDirectory directory;
   const fs::path out = directory / "out";
-  const auto arguments = [&](const Arguments& more) {
-    Arguments all{"step"};
-    std::istringstream words(
-        "--model ar --batch 1 --vocab 20 --threads 1 --warmup 0 --steps 1 --dropout 0 --device cpu --length 5 --profile 2 --json");
-    for (std::string word; words >> word;) all.push_back(word);
-    all.push_back((directory / "rows").string());
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  };
-  check_refused(run(bench, arguments({})), "--profile: expected --out", "tern-bench");
-  const Result one = run(bench, arguments({"--out", out.string()}));
-  INFO(one.err);
-  REQUIRE(one.code == 0);
+  const Arguments words = words_of(
+      "step --model ar --batch 1 --vocab 20 --threads 1 --warmup 0 --steps 1 --dropout 0 --device cpu --length 5 "
+      "--profile 2 --json " +
+      (directory / "rows").string() + " --out " + out.string());
+  done(run(bench, words));
   check_written(out, 2);
   CHECK(json_lines(directory / "rows")[0]["profiled_ms"].get<double>() > 0);
-  const Result two = run(bench, arguments({"--out", out.string(), "--length", "5,6", "--forward-only"}));
-  REQUIRE(two.code == 0);
+  done(run(bench, with(words, {"--length", "5,6", "--forward-only"})));
   for (const char* name : {"ar-gpt2-fp32-B1-T5", "ar-gpt2-fp32-B1-T6"}) {
     const Trace trace(out / name / "trace.json");
     CHECK(trace.steps == 2);

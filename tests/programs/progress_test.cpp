@@ -77,14 +77,11 @@ TEST_CASE("Numbers of a status line are grouped, times are a clock's") {
 
 TEST_CASE("A training draws its status on a terminal, and none into a file") {
   const TempDirectory directory;
-  Arguments arguments{"train", "--out", (directory / "run").string()};
-  std::istringstream words(
-      "--threads 1 --device cpu --preset quick --pairs 6 --valid-examples 20 --test-examples 20 --layers 1 --width 16 --heads 2 "
-      "--batch-size 4");
-  for (std::string word; words >> word;) arguments.push_back(word);
-  Arguments endless = arguments, brief = arguments;
-  endless.insert(endless.end(), {"--epochs", "100", "--train-examples", "100000"});
-  brief.insert(brief.end(), {"--epochs", "1", "--train-examples", "20"});
+  const Arguments arguments = words_of("train --out " + (directory / "run").string() +
+                                       " --threads 1 --device cpu --preset quick --pairs 6 "
+                                       "--valid-examples 20 --test-examples 20 --layers 1 --width 16 --heads 2 --batch-size 4");
+  const Arguments endless = with(arguments, {"--epochs", "100", "--train-examples", "100000"}),
+                  brief = with(arguments, {"--epochs", "1", "--train-examples", "20"});
   const std::string shown = terminal_output(recall, endless, 100, 3);
   CHECK(shown.starts_with("\repoch 1/100   0%|"));
   CHECK(contains(shown, "/2500000 [00:0"));
@@ -92,7 +89,5 @@ TEST_CASE("A training draws its status on a terminal, and none into a file") {
   std::istringstream drawings(shown);
   for (std::string drawing; std::getline(drawings, drawing, '\r');) CHECK(drawing.size() < 100);
   fs::remove_all(directory / "run");
-  const Result result = run(recall, brief);
-  CHECK(result.code == 0);
-  CHECK(result.err.empty());
+  CHECK(done(run(recall, brief)).err.empty());
 }

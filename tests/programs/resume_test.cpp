@@ -1,8 +1,4 @@
 // Trainings that go on from a checkpoint are bitwise those that were never ended, and a checkpoint that is not right is refused.
-#include <chrono>
-#include <functional>
-#include <thread>
-
 #include "support.h"
 
 using namespace tern;
@@ -16,36 +12,20 @@ struct Program {
   std::function<Arguments(const fs::path& data, const fs::path& out)> train;
 };
 
-const Program trainers[] = {{translate, "tern-translate", "valid_loss",
-                             [](const fs::path& data, const fs::path& out) {
-                               return train(data, out,
-                                            {"--preset", "quick", "--device", "cpu", "--dropout", "0.1", "--batch-size", "16", "--epochs",
-                                             "100", "--schedule", "constant", "--lr", "0.01"});
-                             }},
-                            {recall, "tern-recall", "valid_accuracy", [](const fs::path&, const fs::path& out) {
-                               Arguments result{"train", "--out", out.string()};
-                               std::istringstream words(
-                                   "--preset quick --device cpu --threads 1 --pairs 4 --train-examples 64 --valid-examples 10 "
-                                   "--test-examples 10 --batch-size 16 --width 16 --layers 1 --dropout 0.1 --schedule constant --lr 0.01");
-                               for (std::string word; words >> word;) result.push_back(word);
-                               return result;
-                             }}};
-
-Arguments with(Arguments arguments, const Arguments& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
+const Program trainers[] = {
+    {translate, "tern-translate", "valid_loss",
+     [](const fs::path& data, const fs::path& out) {
+       return train(data, out,
+                    words_of("--preset quick --device cpu --dropout 0.1 --batch-size 16 --epochs 100 --schedule constant --lr 0.01"));
+     }},
+    {recall, "tern-recall", "valid_accuracy", [](const fs::path&, const fs::path& out) {
+       return words_of("train --out " + out.string() +
+                       " --preset quick --device cpu --threads 1 --pairs 4 --train-examples 64 --valid-examples 10 --test-examples 10 "
+                       "--batch-size 16 --width 16 --layers 1 --dropout 0.1 --schedule constant --lr 0.01");
+     }}};
 
 Arguments resume(const fs::path& out, const Arguments& more = {}) {
   return with({"train", "--resume", "--out", out.string(), "--device", "cpu", "--threads", "1"}, more);
-}
-
-/// The lines of a log, without times.
-std::vector<Json> log_of(const fs::path& run) {
-  std::vector<Json> log = json_lines(run / "log.jsonl");
-  for (Json& line : log)
-    for (const char* key : {"seconds", "tokens_per_second", "examples_per_second", "memory_bytes"}) line.erase(key);
-  return log;
 }
 
 void check_same(const fs::path& a, const fs::path& b) {
@@ -54,17 +34,12 @@ void check_same(const fs::path& a, const fs::path& b) {
     CHECK(slurp(a / file) == slurp(b / file));
   }
   CHECK(log_of(a) == log_of(b));
-  Json summaries[] = {Json::parse(slurp(a / "summary.json")), Json::parse(slurp(b / "summary.json"))};
+  Json summaries[] = {json_of(a / "summary.json"), json_of(b / "summary.json")};
   for (Json& summary : summaries)
     for (const char* key :
          {"data_seconds", "train_seconds", "total_seconds", "tokens_per_second", "examples_per_second", "seconds_to_90_percent"})
       summary.erase(key);
   CHECK(summaries[0] == summaries[1]);
-}
-
-void require_done(const Result& result) {
-  INFO(result.err);
-  REQUIRE(result.code == 0);
 }
 
 std::vector<std::string> checkpoints_in(const fs::path& directory) {
@@ -73,13 +48,6 @@ std::vector<std::string> checkpoints_in(const fs::path& directory) {
     for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
-}
-
-/// Waits for what another process does; false after a minute.
-bool wait_until(const std::function<bool()>& holds) {
-  using namespace std::chrono_literals;
-  for (int i = 0; i < 12'000 && !holds(); ++i) std::this_thread::sleep_for(5ms);
-  return holds();
 }
 
 /// A corpus, the program's training of 13 updates, four an epoch, and one that was to have 6.
@@ -92,9 +60,9 @@ struct Runs {
   explicit Runs(const Program& of, const Arguments& more = {})
       : program(of), end(of.path == recall ? Arguments{"--epochs", "3"} : Arguments{"--updates", "13"}) {
     write_corpus(data, 64);
-    require_done(run(program.path, with(with(program.train(data, whole), more), end)));
-    require_done(run(program.path, with(with(program.train(data, part), more),
-                                        program.path == recall ? Arguments{"--epochs", "1"} : Arguments{"--updates", "6"})));
+    done(run(program.path, with(with(program.train(data, whole), more), end)));
+    done(run(program.path, with(with(program.train(data, part), more),
+                                program.path == recall ? Arguments{"--epochs", "1"} : Arguments{"--updates", "6"})));
   }
   Result go_on(const Arguments& more = {}) const { return run(program.path, resume(part, with(more, end))); }
 };
@@ -103,12 +71,11 @@ void check_resumes(const Program& program, const Arguments& device = {}) {
   for (const char* precision : {"fp32", "fp16"}) {
     INFO(precision);
     const Runs runs(program, with({"--precision", precision}, device));
-    const Result result = runs.go_on(device);
-    require_done(result);
+    const Result result = done(runs.go_on(device));
     CHECK(contains(result.out, "resumed  from update "));
     CHECK(contains(result.out, " s since --resume; the run is in "));
     check_same(runs.whole, runs.part);
-    require_done(runs.go_on(device));  // one that is done gives what it gave
+    done(runs.go_on(device));  // one that is done gives what it gave
     check_same(runs.whole, runs.part);
   }
 }
@@ -119,7 +86,7 @@ void check_killed(const Program& program, const Arguments& end) {
   const fs::path data = directory / "data", whole = directory / "whole", part = directory / "part";
   write_corpus(data, 64);
   const Arguments all = with({"--schedule", "cosine", "--checkpoint-every", "3", "--keep", "2"}, end);
-  require_done(run(program.path, with(program.train(data, whole), all)));
+  done(run(program.path, with(program.train(data, whole), all)));
   for (const int signal : {SIGKILL, SIGTERM}) {
     INFO(signal);
     fs::remove_all(part);
@@ -136,8 +103,7 @@ void check_killed(const Program& program, const Arguments& end) {
     INFO(said);
     // One that had come to its end says nothing any more.
     if (signal == SIGTERM && code != 0 && !fs::exists(part / "summary.json")) CHECK(contains(said, "; --resume goes on from "));
-    const Result result = run(program.path, resume(part));
-    require_done(result);
+    const Result result = done(run(program.path, resume(part)));
     CHECK_FALSE(contains(result.out, "schedule"));
     check_same(whole, part);
     CHECK(checkpoints_in(part / "checkpoints").size() <= 3);
@@ -151,18 +117,18 @@ void check_options(const Program& program) {
   const fs::path data = directory / "data", out = directory / "run";
   write_corpus(data, 64);
   const Arguments end = program.path == recall ? Arguments{"--epochs", "3"} : Arguments{"--updates", "12"};
-  require_done(run(program.path, with(with(program.train(data, out), end), {"--checkpoint-every", "5", "--keep", "3"})));
-  const Json summary = Json::parse(slurp(out / "summary.json"));
+  done(run(program.path, with(with(program.train(data, out), end), {"--checkpoint-every", "5", "--keep", "3"})));
+  const Json summary = json_of(out / "summary.json");
   CHECK(checkpoints_in(out / "checkpoints") ==
         std::vector<std::string>{"update-00000005.safetensors", "update-00000010.safetensors", "update-00000012.safetensors"});
   // A run that goes on keeps them, unless it is told otherwise.
   const Arguments more = program.path == recall ? Arguments{"--epochs", "5"} : Arguments{"--updates", "20"};
-  require_done(run(program.path, resume(out, with(more, {"--keep", "1"}))));
+  done(run(program.path, resume(out, with(more, {"--keep", "1"}))));
   const std::vector<std::string> left = checkpoints_in(out / "checkpoints");
   CHECK(left.back() == "update-00000020.safetensors");
   CHECK(left.size() <= 2);  // the newest, and the best model's
   if (left.size() == 2)
-    CHECK(left[0] == fmt::format("update-{:08}.safetensors", Json::parse(slurp(out / "summary.json"))["best_epoch"].get<int>() * 4));
+    CHECK(left[0] == fmt::format("update-{:08}.safetensors", json_of(out / "summary.json")["best_epoch"].get<int>() * 4));
 }
 
 }  // namespace
@@ -170,7 +136,7 @@ void check_options(const Program& program) {
 TEST_CASE("A training with averages, drawn tokens, batches in parts and rounds of updates goes on bitwise") {
   const Runs runs(trainers[0], {"--architecture", "encoder-decoder", "--ema", "0.99", "--bpe-dropout", "0.2", "--r-drop", "1",
                                 "--pad-to-length", "False", "--batch-tokens", "200", "--accumulate", "2", "--valid-every", "5"});
-  require_done(runs.go_on());
+  done(runs.go_on());
   check_same(runs.whole, runs.part);
 }
 
@@ -183,8 +149,8 @@ TEST_CASE("A recall training that was killed goes on bitwise") { check_killed(tr
 TEST_CASE("A recall training whose positions have no table goes on, however long its inputs are") {
   const TempDirectory directory;
   const fs::path out = directory / "run";
-  require_done(run(recall, with(trainers[1].train({}, out), {"--positions", "rotary", "--pairs", "50", "--epochs", "1"})));
-  require_done(run(recall, resume(out, {"--epochs", "2"})));
+  done(run(recall, with(trainers[1].train({}, out), {"--positions", "rotary", "--pairs", "50", "--epochs", "1"})));
+  done(run(recall, resume(out, {"--epochs", "2"})));
 }
 TEST_CASE("tern-translate train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[0]); }
 TEST_CASE("tern-recall train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[1]); }
@@ -199,9 +165,9 @@ TEST_CASE("A training that goes on has waited for a better model as long as befo
   write_corpus(directory / "data", 32);
   // Weights that stay where they are: no epoch after the first is better, and five are waited for.
   const auto start = [&](const fs::path& out, const char* epochs) {
-    require_done(run(translate, train(directory / "data", out,
-                                      {"--preset", "quick", "--device", "cpu", "--batch-size", "32", "--epochs", epochs, "--updates", "0",
-                                       "--schedule", "constant", "--lr", "1e-12", "--bleu-every", "1", "--patience", "5"})));
+    done(run(translate, train(directory / "data", out,
+                              {"--preset", "quick", "--device", "cpu", "--batch-size", "32", "--epochs", epochs, "--updates", "0",
+                               "--schedule", "constant", "--lr", "1e-12", "--bleu-every", "1", "--patience", "5"})));
   };
   const auto measured = [](const fs::path& out) {
     std::vector<double> epochs;
@@ -211,7 +177,7 @@ TEST_CASE("A training that goes on has waited for a better model as long as befo
   };
   start(directory / "whole", "12");
   start(directory / "parts", "4");
-  require_done(run(translate, resume(directory / "parts", {"--epochs", "12"})));
+  done(run(translate, resume(directory / "parts", {"--epochs", "12"})));
   // A model that says nothing right is no best one; whether this one does hangs on the last bits of its scores.
   const std::vector<double> whole = measured(directory / "whole");
   CHECK((whole.size() == 5 || whole.size() == 6));
@@ -223,16 +189,16 @@ TEST_CASE("The model that is kept and tested is the best one") {
   write_corpus(directory / "data", 32);
   const fs::path out = directory / "run";
   // A rate that is too large for the end: the loss goes up and down.
-  require_done(run(translate, train(directory / "data", out,
-                                    {"--preset", "quick", "--device", "cpu", "--batch-size", "32", "--epochs", "24", "--updates", "24",
-                                     "--schedule", "constant", "--lr", "0.1", "--clip", "0"})));
+  done(run(translate, train(directory / "data", out,
+                            {"--preset", "quick", "--device", "cpu", "--batch-size", "32", "--epochs", "24", "--updates", "24",
+                             "--schedule", "constant", "--lr", "0.1", "--clip", "0"})));
   std::vector<double> losses;
   for (const Json& line : json_lines(out / "log.jsonl"))
     if (line.contains("valid_loss")) losses.push_back(line["valid_loss"]);
   REQUIRE(losses.size() == 24);
   const auto least = std::min_element(losses.begin(), losses.end());
   REQUIRE(least + 1 != losses.end());
-  const Json summary = Json::parse(slurp(out / "summary.json"));
+  const Json summary = json_of(out / "summary.json");
   CHECK(summary["best_epoch"] == least - losses.begin() + 1);
   CHECK(summary["valid_loss"] == *least);
   CHECK(io::load_safetensors_metadata(out / "model.safetensors").at("epoch") == std::to_string(least - losses.begin() + 1));
@@ -267,7 +233,7 @@ TEST_CASE("A run that goes on refuses what does not fit, and leaves it as it is"
   spill(runs.data / "train.en", text);
   fs::rename(runs.data, runs.directory / "moved");
   check(runs.go_on(), "data: ");
-  require_done(runs.go_on({"--data", (runs.directory / "moved").string()}));
+  done(runs.go_on({"--data", (runs.directory / "moved").string()}));
   check_same(runs.whole, runs.part);
 }
 
@@ -296,8 +262,7 @@ TEST_CASE("A run that has lost its config.json goes on with the options of its c
     INFO(program.name);
     const Runs runs(program);
     fs::remove(runs.part / "config.json");
-    const Result result = runs.go_on();
-    require_done(result);
+    const Result result = done(runs.go_on());
     CHECK(result.err.starts_with(fmt::format("{}: {}: is missing; training goes on with the options in update-", program.name,
                                              (runs.part / "config.json").string())));
     check_same(runs.whole, runs.part);
@@ -362,6 +327,6 @@ TEST_CASE("A checkpoint of the wrong kind is refused, and leaves the run as it i
   spill(runs.part / "tokenizer.json", tokenizer + "\n");
   check(good, "tokenizer.json: is not the one that update-00000006.safetensors was written with");
   spill(runs.part / "tokenizer.json", tokenizer);
-  require_done(runs.go_on());
+  done(runs.go_on());
   check_same(runs.whole, runs.part);
 }

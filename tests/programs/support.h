@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -69,11 +70,45 @@ inline Result run(const std::string& program, const Arguments& arguments, const 
 /// With a shell, for redirections: the arguments begin at $1, and the program is $0.
 inline Result shell(const std::string& script, const std::string& program, const Arguments& arguments = {}) {
   Arguments all{"-c", script, program};
-  all.insert(all.end(), arguments.begin(), arguments.end());
+  for (const std::string& argument : arguments) all.push_back(argument);
   return run("/bin/sh", all);
 }
 
 using tern::contains;
+
+/// A result that has to be a success.
+inline Result done(Result result) {
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  return result;
+}
+
+inline Arguments words_of(const std::string& text) {
+  std::istringstream in(text);
+  Arguments words;
+  for (std::string word; in >> word;) words.push_back(word == "\"\"" ? "" : word);
+  return words;
+}
+
+inline Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+inline std::vector<std::string> split_lines(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+inline std::ptrdiff_t count_lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+/// Waits for what another process does; false after a minute.
+inline bool wait_until(const std::function<bool()>& holds) {
+  for (int i = 0; i < 12'000 && !holds(); ++i) ::usleep(5000);
+  return holds();
+}
 
 /// A mistake of the user's: exit code 2, and one line on stderr that begins with the program's name and says `part`.
 inline void check_refused(const Result& result, const std::string& part, const std::string& program = "tern-translate") {
@@ -86,8 +121,8 @@ inline void check_refused(const Result& result, const std::string& part, const s
   CHECK(contains(result.err, part));
 }
 
-/// Simple sentences, the same on every run.
-inline void write_corpus(const fs::path& directory, std::size_t train = 48) {
+/// Simple sentences, the same on every run, with up to clauses - 1 more objects.
+inline void write_corpus(const fs::path& directory, std::size_t train = 48, std::size_t clauses = 1) {
   const std::vector<std::pair<std::string, std::string>> nouns = {
       {"Hund", "dog"}, {"Mann", "man"}, {"Baum", "tree"}, {"Vogel", "bird"}, {"König", "king"}};
   const std::vector<std::pair<std::string, std::string>> verbs = {{"sieht", "sees"}, {"hört", "hears"}, {"kennt", "knows"}};
@@ -97,8 +132,14 @@ inline void write_corpus(const fs::path& directory, std::size_t train = 48) {
     std::string src, tgt;
     for (std::size_t i = 0; i < pairs; ++i, next += 7) {
       const auto &subject = nouns[next % 5], &verb = verbs[next % 3], &object = nouns[next / 5 % 5];
-      src += fmt::format("Der {} {} den {}.\n", subject.first, verb.first, object.first);
-      tgt += fmt::format("The {} {} the {}.\n", subject.second, verb.second, object.second);
+      src += fmt::format("Der {} {} den {}", subject.first, verb.first, object.first);
+      tgt += fmt::format("The {} {} the {}", subject.second, verb.second, object.second);
+      for (std::size_t more = 0; more < i % clauses; ++more) {
+        src += fmt::format(" und den {}", nouns[(next + more) % 5].first);
+        tgt += fmt::format(" and the {}", nouns[(next + more) % 5].second);
+      }
+      src += ".\n";
+      tgt += ".\n";
     }
     spill(directory / (split + ".de"), src);
     spill(directory / (split + ".en"), tgt);
@@ -112,13 +153,11 @@ inline const std::string plain_lm =
 
 /// The arguments of a training that takes a moment; later ones override them.
 inline Arguments train(const fs::path& data, const fs::path& out, const Arguments& more = {}) {
-  Arguments result{"train", "--data", data.string(), "--src", "de", "--tgt", "en", "--out", out.string()};
-  std::istringstream small(plain_lm +
-                           "--threads 1 --vocab 320 --length 40 --width 16 --layers 1 --heads 2 --ff 16 --dropout 0 --batch-size 64 "
-                           "--updates 3 --warmup 0");
-  for (std::string word; small >> word;) result.push_back(word);
-  result.insert(result.end(), more.begin(), more.end());
-  return result;
+  const Arguments small =
+      words_of(plain_lm +
+               "--threads 1 --vocab 320 --length 40 --width 16 --layers 1 --heads 2 --ff 16 --dropout 0 --batch-size 64 "
+               "--updates 3 --warmup 0");
+  return with(with({"train", "--data", data, "--src", "de", "--tgt", "en", "--out", out}, small), more);
 }
 
 /// Every file below a directory with its content.
@@ -131,15 +170,24 @@ inline std::map<std::string, std::string> contents(const fs::path& directory) {
 
 inline std::vector<Json> json_lines(const fs::path& path) {
   std::vector<Json> result;
-  std::istringstream text(slurp(path));
-  for (std::string line; std::getline(text, line);) result.push_back(Json::parse(line));
+  for (const std::string& line : split_lines(slurp(path))) result.push_back(Json::parse(line));
   return result;
 }
+
+/// A training's log without what depends on the machine's speed.
+inline std::vector<Json> log_of(const fs::path& run) {
+  std::vector<Json> log = json_lines(run / "log.jsonl");
+  for (Json& line : log)
+    for (const char* key : {"seconds", "tokens_per_second", "examples_per_second", "memory_bytes"}) line.erase(key);
+  return log;
+}
+
+inline Json json_of(const fs::path& path) { return Json::parse(slurp(path)); }
 
 /// Makes a run one without digests, as a version before wrote it: with them any change of a file is refused at once (endings_test.cpp), and
 /// what is behind that would go untested.
 inline void without_digests(const fs::path& run) {
-  Json config = Json::parse(slurp(run / "config.json"));
+  Json config = json_of(run / "config.json");
   config["tern_run"] = 1;
   spill(run / "config.json", config.dump());
   std::vector<NamedTensor> tensors;
