@@ -1,186 +1,142 @@
 // Run directories that are damaged, or made to do damage: decode says which file, and takes no memory on a file's word.
 #include <cstring>
 
-#include "io/safetensors.h"
 #include "support.h"
 
 using namespace tern::programs::test;
 
 namespace {
 
-class Run {
- public:
-  Run() {
-    static const Trained trained;
-    fs::copy(trained.path, path);
-  }
-  void check_decodes() const { CHECK(decode().code == 0); }
-  void refused(const std::string& message) const {
-    const Result result = decode();
-    check_refused(result, message);
-    CHECK(result.out.empty());
-  }
-  std::string read(const char* name) const { return slurp(path / name); }
-  void write(const char* name, const std::string& text) const { spill(path / name, text); }
-  /// Sets a value of config.json.
-  void set(const char* key, const Json& value) const {
-    Json config = Json::parse(read("config.json"));
-    config[key] = value;
-    write("config.json", config.dump());
-  }
+/// A small run without digests, as a version before wrote it.
+const fs::path& trained() {
+  static const TempDirectory directory;
+  static const fs::path path = [] {
+    write_corpus(directory / "data");
+    done(run(translate, train(directory / "data", directory / "run")));
+    without_digests(directory / "run");
+    return directory / "run";
+  }();
+  return path;
+}
 
- private:
-  struct Trained {
-    TempDirectory directory;
-    fs::path path = directory / "run";
-    Trained() {
-      write_corpus(directory / "data");
-      run(translate, train(directory / "data", path));
-      without_digests(path);
-    }
-  };
-  /// 2 GB of address space are plenty for a model of 50 KB. Under AddressSanitizer, which maps terabytes, a large
-  /// allocation is itself an error.
-  Result decode() const {
+/// 2 GB of address space are plenty for a model of 50 KB. Under AddressSanitizer, which maps terabytes, a large allocation is itself an
+/// error.
+Result decode(const fs::path& run) {
 #if defined(__SANITIZE_ADDRESS__)
-    constexpr const char* script = "echo Hund | \"$0\" decode --device cpu --model \"$1\"";
+  constexpr const char* script = "echo Hund | \"$0\" decode --device cpu --model \"$1\"";
 #else
-    constexpr const char* script = "ulimit -v 2000000; echo Hund | \"$0\" decode --device cpu --model \"$1\"";
+  constexpr const char* script = "ulimit -v 2000000; echo Hund | \"$0\" decode --device cpu --model \"$1\"";
 #endif
-    return shell(script, translate, {path.string()});
-  }
+  return shell(script, translate, {run.string()});
+}
 
-  TempDirectory directory_;
+using Edit = std::function<std::string(std::string)>;
 
- public:
-  fs::path path = directory_ / "run";
-};
+Edit holds(const std::string& text) {
+  return [=](const std::string&) { return text; };
+}
+Edit cut(double share) {
+  return [=](const std::string& text) { return text.substr(0, static_cast<std::size_t>(share * double(text.size()))); };
+}
+Edit json(const std::function<void(Json&)>& edit) {
+  return [=](const std::string& text) {
+    Json all = Json::parse(text);
+    edit(all);
+    return all.dump();
+  };
+}
+Edit set(const std::string& key, const Json& value) {
+  return json([=](Json& all) { all[key] = value; });
+}
+
+/// A tokenizer that has learned one merge less.
+void forgets_a_merge(Json& tokenizer) {
+  Json& merges = tokenizer["model"]["merges"];
+  const std::string last = merges.back()[0].get<std::string>() + merges.back()[1].get<std::string>();
+  merges.erase(merges.size() - 1);
+  tokenizer["model"]["vocab"].erase(last);
+}
+
+std::string renamed(std::string model) { return model.replace(model.find("positions"), 9, "position5"); }
+
+std::string poisoned(std::string model) {
+  std::uint64_t header = 0;
+  std::memcpy(&header, model.data(), sizeof header);
+  const float nan = std::nanf("");
+  std::memcpy(model.data() + 8 + header, &nan, sizeof nan);
+  return model;
+}
 
 }  // namespace
 
-TEST_CASE("A whole run decodes, also one of a version before") { Run().check_decodes(); }
-
-TEST_CASE("A directory that is no run") {
+TEST_CASE("A whole run decodes, also one of a version before, whose config.json lacks keys") {
   const TempDirectory directory;
-  const auto decode = [](const fs::path& path) { return run(translate, {"decode", "--model", path}); };
-  check_refused(decode(directory / "nope"), "nope: there is no such run directory");
-  check_refused(decode(directory.path()), "config.json: could not be read: No such file");
+  fs::copy(trained(), directory / "run");
+  done(decode(directory / "run"));
+  const fs::path config = directory / "run/config.json";
+  spill(config, json([](Json& all) { all.erase("precision"); })(slurp(config)));
+  done(decode(directory / "run"));
+}
+
+TEST_CASE("A directory that is no run is refused") {
+  const TempDirectory directory;
+  const auto refused = [](const fs::path& path, const char* said) { check_refused(run(translate, {"decode", "--model", path}), said); };
+  refused(directory / "nope", "nope: there is no such run directory");
+  refused(directory.path(), "config.json: could not be read: No such file");
   spill(directory / "file", "");
-  check_refused(decode(directory / "file"), "file: is not a directory");
+  refused(directory / "file", "file: is not a directory");
 }
 
-TEST_CASE("A config.json of the wrong kind") {
-  const Run run;
-  const std::string config = run.read("config.json");
-  run.write("config.json", "");
-  run.refused("config.json: expected valid JSON");
-  run.write("config.json", config.substr(0, config.size() / 2));
-  run.refused("config.json: expected valid JSON");
-  run.write("config.json", "[]");
-  run.refused("config.json: expected a JSON object but got array");
-  run.write("config.json", "{}");
-  run.refused("config.json: ");
-  const std::vector<std::tuple<const char*, Json, const char*>> cases = {
-      {"width", "wide", "expected the key \"width\" to be an integer but got \"wide\""},
-      {"width", 16.5, "expected the key \"width\" to be an integer"},
-      {"width", nullptr, "\"width\""},
-      {"width", -16, "config.json: width: expected a whole number from 1 to 65536 but got -16"},
-      {"width", 17, "config.json: heads: expected a divisor of the width 17 but got 2"},
-      {"heads", 0, "config.json: heads: "},
-      {"length", 1, "config.json: length: "},
-      {"dropout", 2, "config.json: dropout: "},
-      {"prefix_lm", 1, "\"prefix_lm\" to be true or false"},
-      {"preset", "huge", "config.json: preset: "},
-      {"tgt", "de", "config.json: tgt: expected another language"},
-      {"src", "fr", "tokenizer.json: expected a special token <eos_fr>"},
+TEST_CASE("A damaged file of a run is named, with what was expected there") {
+  std::vector<std::tuple<const char*, Edit, std::string>> faults = {
+      {"config.json", holds(""), "config.json: expected valid JSON"},
+      {"config.json", cut(0.5), "config.json: expected valid JSON"},
+      {"config.json", holds("[]"), "config.json: expected a JSON object but got array"},
+      {"config.json", holds("{}"), "config.json: "},
+      {"config.json", set("width", "wide"), "expected the key \"width\" to be an integer but got \"wide\""},
+      {"config.json", set("width", 16.5), "expected the key \"width\" to be an integer"},
+      {"config.json", set("width", nullptr), "\"width\""},
+      {"config.json", set("width", -16), "config.json: width: expected a whole number from 1 to 65536 but got -16"},
+      {"config.json", set("width", 17), "config.json: heads: expected a divisor of the width 17 but got 2"},
+      {"config.json", set("heads", 0), "config.json: heads: "},
+      {"config.json", set("length", 1), "config.json: length: "},
+      {"config.json", set("dropout", 2), "config.json: dropout: "},
+      {"config.json", set("prefix_lm", 1), "\"prefix_lm\" to be true or false"},
+      {"config.json", set("preset", "huge"), "config.json: preset: "},
+      {"config.json", set("tgt", "de"), "config.json: tgt: expected another language"},
+      {"config.json", set("src", "fr"), "tokenizer.json: expected a special token <eos_fr>"},
+      {"config.json", json([](Json& all) { all.erase("layers"); }), "\"layers\" to be an integer but it is missing"},
+      {"config.json", set("ff", 17), "model.safetensors: tensor \"blocks.0."},
+      {"tokenizer.json", {}, "tokenizer.json: could not be read: No such file"},
+      {"tokenizer.json", cut(0.5), "tokenizer.json: expected valid JSON"},
+      {"tokenizer.json", holds("{}"), "tokenizer.json: "},
+      {"tokenizer.json", json([](Json& all) { all["model"]["vocab"]["a"] = 1e18; }), "tokenizer.json: "},
+      {"tokenizer.json", json(forgets_a_merge), "model.safetensors: tensor \"head.bias\": expected shape"},
+      {"model.safetensors", {}, "holds no model: "},
+      {"model.safetensors", holds(""), "model.safetensors: "},
+      {"model.safetensors", [](const std::string& text) { return text.substr(0, text.size() - 1); }, "model.safetensors: tensor "},
+      {"model.safetensors", [](const std::string& text) { return std::string(8, '\xFF') + text.substr(8); },
+       "model.safetensors: expected a header of at most"},
+      {"model.safetensors", renamed,
+       "model.safetensors: does not fit the model: it lacks \"positions.weight\"; the model lacks \"position5.weight\""},
+      {"model.safetensors", poisoned, "holds values that are not finite"},
   };
-  for (const auto& [key, value, message] : cases) {
-    run.write("config.json", config);
-    run.set(key, value);
-    run.refused(message);
-  }
-  Json lacking = Json::parse(config);
-  lacking.erase("layers");
-  run.write("config.json", lacking.dump());
-  run.refused("\"layers\" to be an integer but it is missing");
-  Json earlier = Json::parse(config);
-  earlier.erase("precision");
-  run.write("config.json", earlier.dump());
-  run.check_decodes();
-}
-
-TEST_CASE("A config.json with absurd sizes takes no memory") {
-  const Run run;
-  const std::string config = run.read("config.json");
-  for (const char* key : {"width", "layers", "heads", "ff", "length"}) {
-    for (const std::int64_t size : {std::int64_t{1'000'000'000'000'000'000}, std::int64_t{1'000'000'000}}) {
-      run.write("config.json", config);
-      run.set(key, size);
-      run.refused(fmt::format("config.json: {}: expected a whole number from", key));
-    }
-  }
+  for (const char* key : {"width", "layers", "heads", "ff", "length"})
+    for (const std::int64_t size : {std::int64_t{1'000'000'000'000'000'000}, std::int64_t{1'000'000'000}})
+      faults.emplace_back("config.json", set(key, size), fmt::format("config.json: {}: expected a whole number from", key));
   // In range each, and yet far more than the model's file holds.
-  for (const auto& [key, size] : std::map<std::string, int>{{"width", 65536}, {"layers", 1024}, {"ff", 1048576}, {"length", 100000}}) {
-    run.write("config.json", config);
-    run.set(key.c_str(), size);
-    run.refused("model.safetensors: does not fit the model in config.json");
+  for (const auto& [key, size] : std::map<std::string, int>{{"width", 65536}, {"layers", 1024}, {"ff", 1048576}, {"length", 100000}})
+    faults.emplace_back("config.json", set(key, size), "model.safetensors: does not fit the model in config.json");
+  for (const auto& [name, edit, said] : faults) {
+    INFO(name);
+    const TempDirectory directory;
+    const fs::path path = directory / "run", file = path / name;
+    fs::copy(trained(), path);
+    const std::string before = slurp(file);
+    fs::remove(file);
+    if (edit) spill(file, edit(before));
+    const Result result = decode(path);
+    check_refused(result, said);
+    CHECK(result.out.empty());
   }
-}
-
-TEST_CASE("A tokenizer.json of the wrong kind") {
-  const Run run;
-  const std::string tokenizer = run.read("tokenizer.json");
-  run.write("tokenizer.json", tokenizer.substr(0, tokenizer.size() / 2));
-  run.refused("tokenizer.json: expected valid JSON");
-  run.write("tokenizer.json", "{}");
-  run.refused("tokenizer.json: ");
-  Json edited = Json::parse(tokenizer);
-  edited["model"]["vocab"]["a"] = 1e18;
-  run.write("tokenizer.json", edited.dump());
-  run.refused("tokenizer.json: ");
-  fs::remove(run.path / "tokenizer.json");
-  run.refused("tokenizer.json: could not be read: No such file");
-}
-
-TEST_CASE("A tokenizer of another model") {
-  const Run run;
-  Json edited = Json::parse(run.read("tokenizer.json"));
-  Json& merges = edited["model"]["merges"];
-  const std::string last = merges.back()[0].get<std::string>() + merges.back()[1].get<std::string>();
-  merges.erase(merges.size() - 1);
-  edited["model"]["vocab"].erase(last);
-  run.write("tokenizer.json", edited.dump());
-  run.refused("model.safetensors: tensor \"head.bias\": expected shape");
-}
-
-TEST_CASE("A model.safetensors of the wrong kind") {
-  const Run run;
-  const std::string model = run.read("model.safetensors");
-  std::uint64_t header = 0;
-  std::memcpy(&header, model.data(), sizeof header);
-  run.write("model.safetensors", "");
-  run.refused("model.safetensors: ");
-  run.write("model.safetensors", model.substr(0, model.size() - 1));
-  run.refused("model.safetensors: tensor ");
-  run.write("model.safetensors", std::string(8, '\xFF') + model.substr(8));
-  run.refused("model.safetensors: expected a header of at most");
-  std::string renamed = model;
-  renamed.replace(renamed.find("positions"), 9, "position5");
-  run.write("model.safetensors", renamed);
-  run.refused("model.safetensors: does not fit the model: it lacks \"positions.weight\"; the model lacks \"position5.weight\"");
-  const float nan = std::nanf("");
-  std::string poisoned = model;
-  std::memcpy(poisoned.data() + 8 + header, &nan, sizeof nan);
-  run.write("model.safetensors", poisoned);
-  run.refused("holds values that are not finite");
-  fs::remove(run.path / "model.safetensors");
-  run.refused("holds no model: ");
-  run.write("model.safetensors", model);
-  run.check_decodes();
-}
-
-TEST_CASE("A model of other sizes than the configuration's") {
-  const Run run;
-  run.set("ff", 17);
-  run.refused("model.safetensors: tensor \"blocks.0.");
 }
