@@ -1,33 +1,178 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
 
-#include "bench/comm_case.h"
+#include "backend/error.h"
+#include "backend/system_memory.h"
 #include "bench/commands.h"
 #include "bench/cost_model.h"
 #include "bench/lists.h"
 #include "bench/ranks.h"
 #include "bench/step_case.h"
+#include "bench/timing.h"
 #include "common/model.h"
 #include "common/program.h"
 #include "common/temporary_directory.h"
 #include "io/atomic_file.h"
 #include "io/json_object.h"
 #include "io/svg.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "parallel/process_group.h"
+#include "tensor/context.h"
 
 namespace tern::bench {
 namespace {
 
 using Row = io::JsonObject;
 
-struct Options {
-  std::string ops = "all_reduce", sizes = "1,10,100,1000", dtypes = "fp32", ranks, buckets, device = "auto", json, csv, plot;
+/// A collective of a size in bytes: that of the whole tensor if ranks have parts. The elements are rounded down to a multiple of the ranks,
+/// at least one for each.
+struct CommCase {
+  std::string op = "all_reduce";  ///< or all_gather, reduce_scatter, broadcast
+  DType dtype = DType::f32;
+  double bytes = 1e6;
+};
+
+struct CommFigures {
+  Times call;          ///< ms, on the slowest rank
+  int calls = 0;       ///< number of measured calls
+  double bytes = 0;    ///< bytes of the elements
+  double alg_gbs = 0;  ///< bytes / time, in 1e9 bytes a second
+  double bus_gbs = 0;  ///< Note [Cost of several devices]
+};
+
+/// The input of rank r is (i + r) mod 3 at index i: small whole numbers, whose sums over a hundred ranks are exact in 16 bits.
+class Pattern {
+ public:
+  Pattern(DType dtype, Device device) : dtype_(dtype), device_(device) {}
+
+  void fill(const Tensor& x, std::int64_t first, int rank) const {
+    over(x, first, [&](const Tensor& part, std::int64_t phase) { copy_(part, period(phase, rank, 1, part.numel())); });
+  }
+  /// The largest difference between x, which starts at index `first`, and the sum over `ranks` ranks from `rank` on.
+  double deviation(const Tensor& x, std::int64_t first, int rank, int ranks) const {
+    double most = 0;
+    over(x, first, [&](const Tensor& part, std::int64_t phase) {
+      const Tensor distance = abs(cast(part, DType::f32) - cast(period(phase, rank, ranks, part.numel()), DType::f32));
+      const auto here = static_cast<double>(max(distance).item<float>());
+      most = std::isnan(here) ? INFINITY : std::max(most, here);
+    });
+    return most;
+  }
+
+ private:
+  static constexpr std::int64_t length_ = 3 << 18;  ///< elements of a piece, a multiple of the period
+
+  template <class F>
+  void over(const Tensor& x, std::int64_t first, F&& f) const {
+    for (std::int64_t i = 0; i < x.numel(); i += length_) f(slice(x, 0, i, std::min(i + length_, x.numel())), first % 3);
+  }
+  Tensor period(std::int64_t phase, int rank, int ranks, std::int64_t count) const {
+    if (key_ != std::tuple(phase, rank, ranks) || period_.numel() < count) {
+      std::vector<float> values(static_cast<std::size_t>(count));
+      for (std::int64_t i = 0; i < count; ++i)
+        for (int r = rank; r < rank + ranks; ++r) values[static_cast<std::size_t>(i)] += static_cast<float>((phase + i + r) % 3);
+      period_ = cast(Tensor::from(values, {count}, device_), dtype_);
+      key_ = {phase, rank, ranks};
+    }
+    return slice(period_, 0, 0, count);
+  }
+
+  DType dtype_;
+  Device device_;
+  mutable Tensor period_ = {};
+  mutable std::tuple<std::int64_t, int, int> key_{-1, 0, 0};
+};
+
+/// The tensors of a case: the whole, and this rank's part if the collective has parts.
+struct Buffers {
+  Tensor whole, part;
+};
+
+void call(parallel::ProcessGroup& group, const CommCase& c, const Buffers& x) {
+  if (c.op == "all_reduce") group.all_reduce(x.whole).wait();
+  else if (c.op == "all_gather") group.all_gather(x.whole, x.part).wait();
+  else if (c.op == "reduce_scatter") group.reduce_scatter(x.part, x.whole).wait();
+  else group.broadcast(x.whole).wait();
+}
+
+/// The result of one call with known numbers.
+double deviation(parallel::ProcessGroup& group, const CommCase& c, const Buffers& x) {
+  const Pattern pattern(c.dtype, group.device());
+  const std::int64_t share = x.whole.numel() / group.size();
+  if (c.op == "all_gather") pattern.fill(x.part, 0, group.rank());
+  else pattern.fill(x.whole, 0, group.rank());
+  call(group, c, x);
+  if (c.op == "all_reduce") return pattern.deviation(x.whole, 0, 0, group.size());
+  if (c.op == "broadcast") return pattern.deviation(x.whole, 0, 0, 1);
+  if (c.op == "reduce_scatter") return pattern.deviation(x.part, share * group.rank(), 0, group.size());
+  double most = 0;
+  for (int rank = 0; rank < group.size(); ++rank)
+    most = std::max(most, pattern.deviation(slice(x.whole, 0, share * rank, share * (rank + 1)), 0, rank, 1));
+  return most;
+}
+
+/// Measures a collective. To be called on all ranks with the same case. First checks the result; then takes at least three samples in about
+/// `seconds`, each after a barrier, and on a GPU of several calls without waits. Throws std::runtime_error for a wrong result, OutOfMemory,
+/// on the CPU also if the machine has too little for all ranks, and as the collectives do.
+CommFigures measure_comm(parallel::ProcessGroup& group, const CommCase& c, double seconds) {
+  const NoGrad unrecorded;
+  const Device device = group.device();
+  const auto elements = static_cast<std::int64_t>(c.bytes / static_cast<double>(size_of(c.dtype)));
+  const std::int64_t share = std::max<std::int64_t>(elements / group.size(), 1);
+  // The system overcommits the CPU's memory. The engine's copies take at most as much again.
+  const double needed = 2.0 * static_cast<double>(share * group.size()) * static_cast<double>(size_of(c.dtype)) * local_ranks();
+  if (const auto there = static_cast<double>(backend::usable_memory()); device == cpu && there > 0 && needed > there)
+    throw OutOfMemory(fmt::format("[comm] expected {:.3g} GB of memory for {} processes but this machine has {:.3g} GB", needed / 1e9,
+                                  local_ranks(), there / 1e9));
+  Buffers x{.whole = zeros({share * group.size()}, c.dtype, device)};
+  if (c.op == "all_gather" || c.op == "reduce_scatter") x.part = zeros({share}, c.dtype, device);
+
+  // All ranks continue, or none.
+  const double wrong = largest(group, {deviation(group, c, x)})[0];
+  if (wrong > 0)
+    throw std::runtime_error(fmt::format("{} of {} bytes among {} ranks gave a wrong result, off by {}", c.op,
+                                         x.whole.numel() * size_of(c.dtype), group.size(), wrong));
+  zero_(x.whole);  // so that repeated sums stay finite
+  if (x.part.defined()) zero_(x.part);
+
+  // On a GPU enough calls to hide the wait at the end and different start times of the ranks.
+  const bool on_gpu = device.type == DeviceType::cuda;
+  int calls = on_gpu ? 10 : 1;
+  const auto sample = [&] {
+    synchronize(device);
+    group.barrier();
+    return burst(device, calls, [&] { call(group, c, x); });
+  };
+  const double once = largest(group, {sample()})[0];
+  if (on_gpu) calls = static_cast<int>(std::clamp(5 / std::max(once, 1e-3), 5.0, 100.0));
+  const int samples = static_cast<int>(std::clamp(seconds * 1e3 / std::max(once * calls, 1e-3), 3.0, 200.0));
+  std::vector<double> ms;
+  for (int i = 0; i < samples; ++i) ms.push_back(sample());
+
+  CommFigures result{.call = statistics(largest(group, std::move(ms))), .calls = samples * calls};
+  result.bytes = static_cast<double>(x.whole.numel()) * static_cast<double>(size_of(c.dtype));
+  result.alg_gbs = result.bytes / result.call.median / 1e6;
+  result.bus_gbs = result.alg_gbs * bus_factor(c.op, group.size());
+  return result;
+}
+
+struct Options : apps::Processors {
+  std::string ops = "all_reduce", sizes = "1,10,100,1000", dtypes = "fp32", ranks, buckets, json, csv, plot;
   double seconds = 2;
-  int threads = 0;
   parallel::GroupOptions group;
   std::int64_t parameters = 0;
   StepCase step;  ///< for --model and --buckets
@@ -50,7 +195,7 @@ void print_row(const Row& row) {
 class CommBench {
  public:
   explicit CommBench(const Options& options)
-      : options_(options), device_(apps::resolve_device(options.device)), group_(parallel::make_process_group(device_, options.group)) {}
+      : options_(options), device_(apps::use(options)), group_(parallel::make_process_group(device_, options.group)) {}
   bool is_first() const { return group_->rank() == 0; }
   const std::vector<Row>& rows() const { return rows_; }
 
@@ -188,7 +333,6 @@ void finish(const Options& options, const std::vector<Row>& rows) {
 }
 
 void comm(const Options& options) {
-  if (options.threads > 0) set_num_threads(options.threads);
   if (const auto file = rows_for_starter()) {
     RowFile rows(launched_rank() == 0 ? *file : "");
     CommBench(options).run(rows);
@@ -256,11 +400,10 @@ void add_comm(CLI::App& app) {
   add_value(*command, "--length", c.length, "tokens of a sequence", apps::whole_number(1, 1'000'000), "N");
   add_value(*command, "--vocab", c.vocab, "size of the vocabulary", apps::whole_number(1, 10'000'000), "N");
   add_value(*command, "--steps", c.steps, "measured steps for each size", apps::whole_number(1, 1'000'000), "N");
-  apps::add_threads_option(*command, options->threads);
   add_json_option(*command, options->json);
   command->add_option("--csv", options->csv, "write the table")->type_name("FILE.csv");
   command->add_option("--plot", options->plot, "draw bus bandwidth over size")->type_name("FILE.svg");
-  apps::add_device_option(*command, options->device);
+  apps::add_processor_options(*command, *options);
   command->callback([options] { comm(*options); });
 }
 

@@ -15,10 +15,8 @@
 namespace tern::bench {
 namespace {
 
-struct Options {
-  std::string dtype = "fp32,fp16", taps = "3,4,7", layout = "last", device = "auto", json;
-  int threads = 0;
-  double seconds = 0.06;
+struct Options : TimingOptions {
+  std::string dtype = "fp32,fp16", taps = "3,4,7", layout = "last";
 };
 
 /// A convolution of u (batch, length, channels) with `taps` taps, ConvPadding::same and a bias.
@@ -41,8 +39,7 @@ std::vector<Shape> shapes_of(Device device) {
 
 class Bench {
  public:
-  explicit Bench(const Options& options)
-      : device_(apps::resolve_device(options.device)), timer_(device_, options.seconds), rows_(options.json) {}
+  explicit Bench(const Options& options) : device_(apps::use(options)), timer_(device_, options.seconds), rows_(options.json) {}
 
   /// Measures the roofline: the bandwidth of a large copy, counting reads and writes, and the FLOP/s of a large f32 GEMM.
   void roofs() {
@@ -113,11 +110,10 @@ class Bench {
 };
 
 void conv(const Options& options) {
-  if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(0);
   Bench bench(options);
   bench.roofs();
-  for (const Shape& shape : shapes_of(apps::resolve_device(options.device)))
+  for (const Shape& shape : shapes_of(apps::use(options)))
     for (const std::string& mode : words(options.dtype))
       for (const std::string& taps : words(options.taps))
         bench.run({shape[0], shape[1], shape[2], std::stoll(taps), float_modes().at(mode).first, options.layout == "first"}, mode);
@@ -133,10 +129,7 @@ void add_conv(CLI::App& app) {
   add_value(*command, "--taps", options->taps, "numbers of taps", list_of(apps::whole_number(1, 1024)), "LIST");
   add_value(*command, "--layout", options->layout, "which dimension is contiguous: channels last (B, L, D), or first (B, D, L)",
             apps::one_of({"last", "first"}), "NAME");
-  add_value(*command, "--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
-  apps::add_threads_option(*command, options->threads);
-  add_json_option(*command, options->json);
-  apps::add_device_option(*command, options->device);
+  add_timing_options(*command, *options);
   command->callback([options] { conv(*options); });
 }
 

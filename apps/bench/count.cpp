@@ -16,11 +16,10 @@
 namespace tern::bench {
 namespace {
 
-struct Options {
+struct Options : apps::Processors {
   TransformerSize size{16, 16384, 4096, 32, 2};
   std::int64_t taps = 3;
-  std::string of = "transformer", device_name = "A100", device = "auto", json, roofline;
-  int threads = 0;
+  std::string of = "transformer", device_name = "A100", json, roofline;
 };
 
 /// The measured peak rates of this device: of a large copy, and of large GEMMs in f32 and in 16 bits.
@@ -47,9 +46,7 @@ std::vector<Count> counts_of(const Options& options, const TransformerSize& size
 double exponent(double at_length, double at_twice) { return std::log2(at_twice / at_length); }
 
 void count(const Options& options) {
-  if (options.threads > 0) set_num_threads(options.threads);
-  const DevicePeak device =
-      options.device_name == "measured" ? measured(apps::resolve_device(options.device)) : known_device(options.device_name);
+  const DevicePeak device = options.device_name == "measured" ? measured(apps::use(options)) : known_device(options.device_name);
   RowFile rows(options.json);
   const TransformerSize& size = options.size;
   TransformerSize longer = size;
@@ -97,9 +94,8 @@ void add_count(CLI::App& app) {
   add_value(*command, "--device-name", options->device_name, "A100, T4, H100 or H200 as published, or the measured rates of --device",
             apps::one_of({"A100", "T4", "H100", "H200", "measured"}), "NAME");
   command->add_option("--roofline", options->roofline, "draw the device's roofs with the parts on them")->type_name("FILE.svg");
-  apps::add_threads_option(*command, options->threads);
   add_json_option(*command, options->json);
-  apps::add_device_option(*command, options->device);
+  apps::add_processor_options(*command, *options);
   command->callback([options] { count(*options); });
 }
 

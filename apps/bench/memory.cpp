@@ -24,13 +24,12 @@ namespace {
 
 using profile::MemoryHistory;
 
-struct Options {
+struct Options : apps::Processors {
   StepCase step;  ///< settings that all cases share
-  std::string models = "small", precisions = "fp32", lengths = "128", passes = "forward,step", checkpointing = "none", device = "auto",
-              json, directory = "memory";
+  std::string models = "small", precisions = "fp32", lengths = "128", passes = "forward,step", checkpointing = "none", json,
+              directory = "memory";
   double limit = 0;  ///< GiB
   bool stacks = false;
-  int threads = 0;
 };
 
 /// Limits the CPU's allocations to the machine's memory, beyond which the system would kill the process when memory is used.
@@ -114,7 +113,7 @@ std::string name_of(const StepCase& c) {
 class MemoryBench {
  public:
   explicit MemoryBench(const Options& options)
-      : options_(options), device_(apps::resolve_device(options.device)), directory_(options.directory), rows_(options.json) {
+      : options_(options), device_(apps::use(options)), directory_(options.directory), rows_(options.json) {
     apps::make_directory("--out", directory_);
   }
   Device device() const { return device_; }
@@ -203,7 +202,6 @@ class MemoryBench {
 };
 
 void memory(const Options& options) {
-  if (options.threads > 0) set_num_threads(options.threads);
   MemoryBench bench(options);
   std::vector<StepCase> cases;
   for (const std::string& model : words(options.models))
@@ -250,14 +248,13 @@ void add_memory(CLI::App& app) {
             apps::whole_number(0, 1000), "N");
   add_value(*command, "--limit", options->limit, "GiB that the process may have on the CPU; 0: what the machine has",
             apps::real_number(0, 1'000'000), "X");
-  apps::add_threads_option(*command, options->threads);
   apps::add_switch(*command, "--use-fused-kernel", "softmax and norms as fused kernels", [&c](bool is_on) { c.use_fused_kernel = is_on; });
   apps::add_switch(*command, "--stacks", "keep the C++ stack of each allocation", [options](bool is_on) { options->stacks = is_on; });
   command->add_option("--out", options->directory, "directory for the report, the pictures and the snapshots")
       ->type_name("DIR")
       ->capture_default_str();
   add_json_option(*command, options->json, "a row a case");
-  apps::add_device_option(*command, options->device);
+  apps::add_processor_options(*command, *options);
   command->callback([options] { memory(*options); });
 }
 

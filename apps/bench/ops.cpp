@@ -25,10 +25,8 @@
 namespace tern::bench {
 namespace {
 
-struct Options {
-  std::string op = "softmax,layernorm", dtype = "fp32,bf16", device = "auto", json;
-  int threads = 0;
-  double seconds = 0.06;
+struct Options : TimingOptions {
+  std::string op = "softmax,layernorm", dtype = "fp32,bf16";
 };
 
 /// An operator on a shape. The bytes are the least traffic of each direction.
@@ -258,8 +256,7 @@ const std::vector<std::string> op_names = {"softmax",     "layernorm", "rmsnorm"
 
 class Bench {
  public:
-  explicit Bench(const Options& options)
-      : device_(apps::resolve_device(options.device)), timer_(device_, options.seconds), rows_(options.json) {}
+  explicit Bench(const Options& options) : device_(apps::use(options)), timer_(device_, options.seconds), rows_(options.json) {}
 
   /// Measures the bandwidth of a large copy, counting reads and writes, as the reference for the others.
   void copy() {
@@ -335,11 +332,10 @@ class Bench {
 };
 
 void ops(const Options& options) {
-  if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(0);
   Bench bench(options);
   bench.copy();
-  const Device device = apps::resolve_device(options.device);
+  const Device device = apps::use(options);
   for (const std::string& op : words(options.op))
     for (const std::string& mode : words(options.dtype))
       for (const auto& make : cases_of(op, float_modes().at(mode).first, device)) bench.run(make(), mode);
@@ -353,10 +349,7 @@ void add_ops(CLI::App& app) {
   add_value(*command, "--op", options->op, fmt::format("of {}", fmt::join(op_names, ", ")), list_of(apps::one_of(op_names)), "LIST");
   add_value(*command, "--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(apps::one_of({"fp32", "bf16", "fp16", "fp64"})),
             "LIST");
-  add_value(*command, "--seconds", options->seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
-  apps::add_threads_option(*command, options->threads);
-  add_json_option(*command, options->json);
-  apps::add_device_option(*command, options->device);
+  add_timing_options(*command, *options);
   command->callback([options] { ops(*options); });
 }
 

@@ -23,11 +23,11 @@
 namespace tern::bench {
 namespace {
 
-struct Options {
+struct Options : apps::Processors {
   StepCase step;  ///< settings that all cases share
-  std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", checkpointing = "none", device = "auto",
-              json, gradient_sync = "bucketed", reduce_dtype, shard = "none";
-  int threads = 0, ranks = 0;
+  std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", checkpointing = "none", json,
+              gradient_sync = "bucketed", reduce_dtype, shard = "none";
+  int ranks = 0;
   parallel::GroupOptions group;
 };
 
@@ -66,7 +66,7 @@ double gemm_ceiling(Device device, DType dtype) {
 class Bench {
  public:
   explicit Bench(const Options& options)
-      : device_(apps::resolve_device(options.device)),
+      : device_(apps::use(options)),
         group_(parallel::make_process_group(device_, options.group)),
         rows_(group_->rank() == 0 ? options.json : "") {}
 
@@ -188,7 +188,6 @@ class Bench {
 };
 
 void step(const Options& options) {
-  if (options.threads > 0) set_num_threads(options.threads);
   if (options.ranks > 0 && !is_started_rank()) {
     require_no_launcher();
     if (options.ranks > 1) {
@@ -247,7 +246,6 @@ void add_step(CLI::App& app) {
       ->check(apps::one_of({"fp32", "bf16", "fp16"}))
       ->type_name("NAME")
       ->group(several);
-  apps::add_threads_option(*command, options->threads);
   apps::add_switch(*command, "--use-fused-kernel", "softmax and norms as fused kernels", [&c](bool is_on) { c.use_fused_kernel = is_on; });
   apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it", [&c](bool is_on) { c.capture = is_on; });
   apps::add_switch(*command, "--forward-only", "the forward pass alone, without gradients or an optimizer in memory",
@@ -255,7 +253,7 @@ void add_step(CLI::App& app) {
   apps::add_profile_option(*command, c.profile);
   command->add_option("--out", c.out, "directory for --profile, with one of its own for each of several cases")->type_name("DIR");
   add_json_option(*command, options->json, "a row a case");
-  apps::add_device_option(*command, options->device);
+  apps::add_processor_options(*command, *options);
   command->callback([options] { step(*options); });
 }
 

@@ -100,6 +100,12 @@ void add_json_option(CLI::App& command, std::string& path, const std::string& ro
   command.add_option("--json", path, "append " + rows + " to this file, one JSON object a line")->type_name("FILE");
 }
 
+void add_timing_options(CLI::App& command, TimingOptions& options) {
+  add_value(command, "--seconds", options.seconds, "how long each figure is measured, about", apps::real_number(1e-6, 3600), "X");
+  add_json_option(command, options.json);
+  apps::add_processor_options(command, options);
+}
+
 RowFile::RowFile(const std::string& path) try {
   if (!path.empty()) log_.emplace(path);
 } catch (const io::FileError& error) {

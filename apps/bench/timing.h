@@ -75,6 +75,14 @@ io::JsonObject& set_device(io::JsonObject& row, Device device);
 /// Adds `--json FILE`, the file of a RowFile; `rows` is the name of its rows in the help.
 void add_json_option(CLI::App& command, std::string& path, const std::string& rows = "the rows");
 
+/// What measurements of single operators share.
+struct TimingOptions : apps::Processors {
+  std::string json;
+  double seconds = 0.06;
+};
+/// Adds `--seconds`, `--json` and the processors' options.
+void add_timing_options(CLI::App& command, TimingOptions& options);
+
 /// Appends rows to a file, one JSON object a line.
 class RowFile {
  public:

@@ -199,12 +199,17 @@ bool is_true(const std::string& text) {
   return word != "false" && word != "0" && word != "no" && word != "off";
 }
 
-void add_device_option(CLI::App& command, std::string& device) {
-  add_value(command, "--device", device, "cpu, cuda, cuda:N for the GPU of that index, or auto: cuda where a GPU answers", device_name,
-            "NAME");
+void add_processor_options(CLI::App& command, Processors& processors) {
+  add_value(command, "--device", processors.device, "cpu, cuda, cuda:N for the GPU of that index, or auto: cuda where a GPU answers",
+            device_name, "NAME");
+  command.add_option("--threads", processors.threads, "CPU threads (default: one for each processor)")
+      ->check(whole_number(1, 1024))
+      ->type_name("N");
 }
 
-Device resolve_device(const std::string& device) {
+Device use(const Processors& processors) {
+  if (processors.threads > 0) set_num_threads(processors.threads);
+  const std::string& device = processors.device;
   const int gpus = cuda_device_count();
   if (device.starts_with("cuda") && gpus == 0) {
     const char* const why = built_with_cuda ? "no GPU answers; use --device cpu, or check nvidia-smi"
@@ -236,10 +241,6 @@ std::string describe(Device device) {
 std::string describe_step(bool use_fused_kernel, Device device) {
   return fmt::format("{} kernels{}", use_fused_kernel ? "fused" : "plain",
                      device.type == DeviceType::cuda ? ", each step one CUDA graph" : "");
-}
-
-void add_threads_option(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "CPU threads (default: one for each processor)")->check(whole_number(1, 1024))->type_name("N");
 }
 
 CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set) {

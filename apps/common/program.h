@@ -49,18 +49,20 @@ CLI::Option* add_value(CLI::App& command, const char* name, T& value, const std:
   return command.add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
 }
 
-/// Adds `--device cpu|cuda|cuda:N|auto`.
-void add_device_option(CLI::App& command, std::string& device);
-/// The device of an option's text. A process of a launcher uses the GPU of its local rank. Throws UsageError for a GPU that does not
-/// respond.
-Device resolve_device(const std::string& device);
+/// Where a command computes.
+struct Processors {
+  std::string device = "auto";  ///< text of --device
+  int threads = 0;              ///< of --threads; 0: one for each processor
+};
+/// Adds `--device cpu|cuda|cuda:N|auto` and `--threads N`.
+void add_processor_options(CLI::App& command, Processors& processors);
+/// The device of the options, with their number of threads from now on. A process of a launcher uses the GPU of its local rank. Throws
+/// UsageError for a GPU that does not respond.
+Device use(const Processors& processors);
 /// A device as text: "cuda:0" or "2 CPU threads".
 std::string describe(Device device);
 /// The execution of a step as text: "fused kernels", and on a GPU ", each step one CUDA graph".
 std::string describe_step(bool use_fused_kernel, Device device);
-
-/// Adds `--threads N`. The default 0 is one thread for each processor.
-void add_threads_option(CLI::App& command, int& threads);
 
 /// Adds a switch with an optional value: `--name`, `--name True`, `--name=false`.
 CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set);

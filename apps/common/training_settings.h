@@ -12,11 +12,9 @@
 namespace tern::apps {
 
 /// Options of a training run that affect its results by rounding at most, and are not a part of config.json.
-struct RunSettings {
-  std::string out;              ///< the run directory
-  std::string device = "auto";  ///< text of --device
-  int threads = 0;              ///< 0: one for each processor
-  std::int64_t profile = 0;     ///< updates to profile; 0: none
+struct RunSettings : Processors {
+  std::string out;           ///< the run directory
+  std::int64_t profile = 0;  ///< updates to profile; 0: none
   train::CheckpointOptions checkpoints;
   train::RankOptions ranks;
 };

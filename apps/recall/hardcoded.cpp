@@ -198,8 +198,7 @@ void hardcoded(const HardcodedOptions& options) {
     throw apps::UsageError("--vocab and --length: expected both or neither, for the four sizes in turn");
   if (options.length % 2 != 0)
     throw apps::UsageError(fmt::format("--length: expected an even number, pairs and a question, but got {}", options.length));
-  const Device device = apps::resolve_device(options.device);
-  if (options.threads > 0) set_num_threads(options.threads);
+  const Device device = apps::use(options);
   if (!options.out.empty()) apps::make_directory("--out", options.out);
 
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {{10, 12}, {20, 102}, {50, 12}, {20, 1002}};

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/program.h"
 #include "io/svg.h"
 #include "nn/decoder_lm.h"
 #include "recall/data_set.h"
@@ -24,12 +25,11 @@ std::vector<bool> repeated_keys(const Task& task, const Examples& examples);
 /// Q, K, scores and probabilities of each layer for one input, a row of task.columns() ids.
 std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, const Task& task, const std::vector<std::int64_t>& input);
 
-struct HardcodedOptions {
+struct HardcodedOptions : apps::Processors {
   std::int64_t vocab = 0, length = 0;  ///< 0: all four sizes
   std::int64_t examples = 0;           ///< 0: some 24,000 tokens
   std::int64_t seed = 1;
-  std::string device = "auto", out;  ///< out: directory for heat maps; "": none
-  int threads = 0;
+  std::string out;  ///< directory for heat maps; "": none
 };
 
 /// Scores the model, prints examples at which it fails, and draws heat maps. Throws UsageError.

@@ -57,8 +57,7 @@ void add_training(CLI::App& command, Arguments& arguments, const std::vector<std
   command.add_option("--preset", arguments.preset, "quick (half a minute on a CPU), classic (the course's model) or mqar")
       ->type_name("NAME");
   command.add_option("--task", arguments.task, "recall (one question at the end) or mqar (many, of a large vocabulary)")->type_name("NAME");
-  apps::add_device_option(command, arguments.fixed.device);
-  apps::add_threads_option(command, arguments.fixed.threads);
+  apps::add_processor_options(command, arguments.fixed);
   const std::vector<Options> all = presets();
   for (const Entry& entry : entries()) {
     if (entry.help.empty()) command.get_option(entry.flag())->check(entry.check);
@@ -148,8 +147,7 @@ void add_hardcoded(CLI::App& app) {
       ->type_name("N");
   apps::add_value(*command, "--seed", options->seed, "of the examples", apps::seed_value(), "N");
   command->add_option("--out", options->out, "directory for heat maps of Q, K, scores and probabilities")->type_name("DIR");
-  apps::add_device_option(*command, options->device);
-  apps::add_threads_option(*command, options->threads);
+  apps::add_processor_options(*command, *options);
   command->callback([options] { hardcoded(*options); });
 }
 

@@ -210,7 +210,6 @@ void sweep(const Options& options, const Grid& grid) {
   const std::vector<Options> runs = expand(options, grid);
   Device device = cpu;
   for (const Options& run : runs) device = require_trainable(run);
-  if (options.threads > 0) set_num_threads(options.threads);
   const train::StopSignals signals;
   const std::filesystem::path directory = options.out;
   Table table(directory, options);

@@ -53,7 +53,7 @@ void print_losses(const std::vector<TargetLoss>& losses) {
 
 Device require_trainable(const Options& options) {
   require_valid(options);
-  const Device device = apps::resolve_device(options.device);
+  const Device device = apps::use(options);
   apps::require_precision(precision(options), device);
   apps::require_memory(apps::count_parameters(model_options(options, device)), device, "use a smaller --width, --layers, --mlp or --pairs");
   return device;
@@ -64,7 +64,6 @@ void train(const Options& options) {
   const Device device = require_trainable(options);
   apps::require_named("--out", options.out);
   if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
-  if (options.threads > 0) set_num_threads(options.threads);
   manual_seed(static_cast<std::uint64_t>(options.seed));
 
   train::Ranks ranks(options.ranks, device);

@@ -14,10 +14,9 @@ namespace tern::translate {
 void train(const Options& options);
 
 /// Models and search of a translation.
-struct SearchOptions {
+struct SearchOptions : apps::Processors {
   std::vector<std::string> models;  ///< runs; several are an ensemble
-  std::string device = "auto", precision = "fp32";
-  int threads = 0;  ///< 0: one for each processor
+  std::string precision = "fp32";
   std::int64_t beam = 1;
   double length_penalty = 1;
 };
@@ -41,9 +40,8 @@ struct DecodeOptions : SearchOptions {
 /// DataError for a fault in a model's directory or, after the lines before it have been written, in the input.
 void decode(const DecodeOptions& options);
 
-struct ScorePairsOptions {
-  std::string model, src_file, tgt_file, device = "auto", precision = "fp32";
-  int threads = 0;  ///< 0: one for each processor
+struct ScorePairsOptions : apps::Processors {
+  std::string model, src_file, tgt_file, precision = "fp32";
   std::int64_t batch_size = 64;
   double length_penalty = 0;
 };

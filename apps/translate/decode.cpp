@@ -20,9 +20,8 @@
 namespace tern::translate {
 
 std::vector<Translator> load_models(const SearchOptions& options) {
-  const Device device = apps::resolve_device(options.device);
+  const Device device = apps::use(options);
   apps::require_precision(train::precision_of(options.precision).value(), device);
-  if (options.threads > 0) set_num_threads(options.threads);
   std::vector<Translator> models;
   for (const std::string& name : options.models) {
     models.push_back(Translator::load(name, device, options.precision));

@@ -32,8 +32,7 @@ void add_train(CLI::App& app) {
       ->type_name("NAME")
       ->capture_default_str();
   apps::add_config_option(*command, state->config);
-  apps::add_device_option(*command, options.device);
-  apps::add_threads_option(*command, options.threads);
+  apps::add_processor_options(*command, options);
   apps::add_run_options(*command, options);
 
   const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
@@ -74,8 +73,7 @@ void add_models(CLI::App& command, SearchOptions& options) {
       ->type_name("DIR")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  apps::add_threads_option(command, options.threads);
-  apps::add_device_option(command, options.device);
+  apps::add_processor_options(command, options);
 }
 
 void add_precision(CLI::App& command, std::string& precision) {
@@ -132,8 +130,7 @@ void add_score_pairs(CLI::App& app) {
       ->type_name("N")
       ->capture_default_str();
   add_precision(*command, options->precision);
-  apps::add_threads_option(*command, options->threads);
-  apps::add_device_option(*command, options->device);
+  apps::add_processor_options(*command, *options);
   command->callback([options] { score_pairs(*options); });
 }
 

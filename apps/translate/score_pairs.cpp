@@ -67,9 +67,8 @@ void score_pairs(const ScorePairsOptions& options) {
                                        options.src_file, targets.size(), options.tgt_file));
   SearchOptions search;
   search.models = {options.model};
-  search.device = options.device;
+  static_cast<apps::Processors&>(search) = options;
   search.precision = options.precision;
-  search.threads = options.threads;
   const std::vector<Translator> models = load_models(search);
   const Translator& translator = models.front();
   const std::int64_t room = translator.source_room();

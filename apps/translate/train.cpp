@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <utility>
 
 #include "common/model.h"
@@ -15,7 +16,6 @@
 #include "text/printable.h"
 #include "trainer/stop.h"
 #include "translate/commands.h"
-#include "translate/distill.h"
 #include "translate/training.h"
 #include "translate/translator.h"
 
@@ -156,14 +156,52 @@ void print_samples(const Options& options, const text::ParallelCorpus& test, con
   }
 }
 
+std::vector<Translator> load_teachers(const Options& options, Device device) {
+  std::vector<Translator> teachers;
+  for (const std::string& run : apps::words(options.teacher)) {
+    teachers.push_back(Translator::load(run, device));
+    const Translator& teacher = teachers.back();
+    if (teacher.options.src != options.src || teacher.options.tgt != options.tgt)
+      throw UsageError(fmt::format("--teacher {}: expected a translator from {} to {} but got one from {} to {}", printable(run),
+                                   options.src, options.tgt, teacher.options.src, teacher.options.tgt));
+    if (teacher.tokenizer.to_json() != teachers.front().tokenizer.to_json())
+      throw UsageError(
+          fmt::format("--teacher {}: expected the tokenizer of the first teacher, as an ensemble has one vocabulary", printable(run)));
+  }
+  return teachers;
+}
+
+/// Sequence-level distillation (Kim & Rush, "Sequence-Level Knowledge Distillation", 2016): adds to the training pairs each source with its
+/// translation by the ensemble of teachers, found with options.beam and options.length_penalty. Empty translations are left out. Calls
+/// `on_step` between blocks of lines, and passes on its exceptions. Returns the number of added pairs. Throws UsageError for teachers with
+/// different tokenizers or of other languages, FileError for a damaged run.
+std::size_t add_distilled(text::ParallelCorpus& corpus, const Options& options, Device device, const OnStep& on_step) {
+  const std::vector<Translator> teachers = load_teachers(options, device);
+  if (teachers.empty()) return 0;
+  constexpr std::size_t batch_rows = 128, block_lines = 16 * batch_rows;
+  std::vector<std::string> sources, targets;
+  for (std::size_t first = 0; first < corpus.size(); first += block_lines) {
+    on_step();
+    const auto block = std::span(corpus.src).subspan(first, std::min(block_lines, corpus.size() - first));
+    const auto found = translate(teachers, block, beam_search(options.beam, options.length_penalty), batch_rows);
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      if (found[i].front().text.empty()) continue;
+      sources.push_back(block[i]);
+      targets.push_back(found[i].front().text);
+    }
+  }
+  corpus.src.insert(corpus.src.end(), sources.begin(), sources.end());
+  corpus.tgt.insert(corpus.tgt.end(), targets.begin(), targets.end());
+  return sources.size();
+}
+
 }  // namespace
 
 void train(const Options& options) {
   const double started = seconds_now();
   check(options);
-  const Device device = apps::resolve_device(options.device);
+  const Device device = apps::use(options);
   apps::require_precision(precision(options), device);
-  if (options.threads > 0) set_num_threads(options.threads);
   apps::require_memory(count_parameters(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   train::Ranks ranks(options.ranks, device);
