@@ -1,4 +1,4 @@
-"""Ops beside NumPy: values, and gradients beside differences of NumPy's own function, in float64."""
+"""Each op's binding beside NumPy: the order and the names of arguments, in float64. tests/ops has the ops themselves, and their gradients."""
 
 import math
 
@@ -40,7 +40,7 @@ POSITIVE = values(3, 4, low=0.5, high=2)
 SQUARE = values(3, 3) + 3 * np.eye(3)
 INDEX = np.array([[0, 2, 1, 1], [1, 1, 0, 2]])
 
-# Name: tern's function, NumPy's, the inputs that gradients go to.
+# Name: tern's function, NumPy's, the inputs, each of which gets a gradient.
 CASES = {
     "add": (lambda a, b: a + b, np.add, [A, ROW]),
     "radd": (lambda a: 2 + a, lambda a: 2 + a, [A]),
@@ -193,17 +193,8 @@ def test_values_and_gradients(name):
     assert y.shape == expected.shape
     np.testing.assert_allclose(y.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
 
-    weights = np.random.default_rng(5).uniform(0.5, 1.5, expected.shape)
-    y.backward(tern.from_numpy(weights))
-    step = 1e-6
-    for i, leaf in enumerate(leaves):
-        difference = np.zeros_like(inputs[i])
-        for at in np.ndindex(inputs[i].shape):
-            moved = [[x.copy() for x in inputs] for _ in range(2)]
-            moved[0][i][at] += step
-            moved[1][i][at] -= step
-            difference[at] = ((reference(*moved[0]) - reference(*moved[1])) * weights).sum() / (2 * step)
-        np.testing.assert_allclose(leaf.grad.numpy(), difference, rtol=1e-6, atol=1e-7)
+    y.backward(tern.from_numpy(np.ones(expected.shape)))
+    assert [leaf.grad.shape for leaf in leaves] == [x.shape for x in inputs]
 
 
 @pytest.mark.parametrize(
