@@ -59,7 +59,7 @@ void add_convolution(Rows& rows) {
                            {{1, 1, 4, 5}, {2, 1, 2, 2}, {.stride = {2, 1}, .dilation = {2, 3}}}}) {
     Case op;
     op.inputs = {value(form.x), value(form.w)};
-    if (form.bias) op.inputs.push_back(value({form.w[0]}));
+    if (form.bias) op.inputs.push_back(value({form.w[0]})), op.inputs.back().optional = true;
     op.call = [=](In in) -> Tensors { return {f(in[0], in[1], form.bias ? in[2] : Tensor(), form.options)}; };
     op.reference = [=](Ref in) { return one(convolved(in[0], in[1], form.bias ? &in[2] : nullptr, form.options)); };
     row.cases.push_back(op);
