@@ -11,7 +11,7 @@ import tern
 
 torch = pytest.importorskip("torch")
 
-from beside import documented, run  # noqa: E402  they need PyTorch
+from beside import run, documented  # noqa: E402, I001  they need PyTorch; run fills the table, which documented reads
 from beside.compare import to_tern, to_torch  # noqa: E402
 
 

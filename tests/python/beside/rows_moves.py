@@ -415,7 +415,7 @@ NO_ROW.update(
             "std amax amin clip unbind concatenate": "second names of stddev, max, min, clamp, unstack and cat",
             "grad backward vjp jvp gradcheck gradgradcheck no_grad grad_mode is_grad_enabled anomaly_mode autocast": "no function of tensors; every case calls grad",
             "has_linalg to device_scope default_device cuda cuda_device_count synchronize matmul_precision": "the device's state",
-            "manual_seed num_threads set_num_threads cpu_variant version": "the thread's state and the library's",
+            "fused_kernels plain_kernels manual_seed num_threads set_num_threads cpu_variant version": "the thread's state and the library's",
         }.items()
         for name in names.split()
     }
