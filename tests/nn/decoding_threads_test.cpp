@@ -1,5 +1,8 @@
 // Batches that threads decode side by side give what one thread gives, bit for bit.
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -54,13 +57,11 @@ void check_searches(const Model& model, ReadOptions options) {
     }
 }
 
-/// Batches that generate_in_batches reads of so many rows: their sizes, the kernel threads that each has, the threads that read them, and
-/// their choice of kernels.
+/// Batches that generate_in_batches reads of so many rows: their sizes, the kernel threads that each has, and the threads that read them.
 struct Batches {
   std::vector<std::size_t> sizes;
   std::vector<int> kernel_threads;
   std::vector<std::thread::id> readers;
-  std::vector<bool> are_fused;
 };
 
 Batches batches_of(std::size_t rows, bool is_thread_safe = true) {
@@ -71,7 +72,6 @@ Batches batches_of(std::size_t rows, bool is_thread_safe = true) {
     result.sizes.push_back(picks.size());
     result.kernel_threads.push_back(num_threads());
     result.readers.push_back(std::this_thread::get_id());
-    result.are_fused.push_back(context().kernels.fused);
     const auto count = static_cast<std::int64_t>(picks.size());
     return nn::Continuation{.logits = zeros({count, vocab}), .limits = std::vector<std::int64_t>(picks.size(), 1)};
   };
@@ -104,7 +104,20 @@ TEST_CASE("Threads that decode have the kernels of the thread that they work for
   const test::Threads scope(2);
   for (const bool fused : {false, true}) {
     const FusedKernels kernels(fused);
-    CHECK(batches_of(70).are_fused == std::vector<bool>(4, fused));
+    std::mutex mutex;
+    std::condition_variable begun;
+    std::map<std::thread::id, bool> readers;
+    const auto read = [&](const std::vector<std::size_t>& picks) {
+      std::unique_lock lock(mutex);
+      readers[std::this_thread::get_id()] = context().kernels.fused;
+      begun.notify_all();
+      begun.wait_for(lock, std::chrono::seconds(10), [&] { return readers.size() == 2; });  // else one of them may read all
+      const auto count = static_cast<std::int64_t>(picks.size());
+      return nn::Continuation{.logits = zeros({count, vocab}), .limits = std::vector<std::int64_t>(picks.size(), 1)};
+    };
+    nn::generate_in_batches(std::vector<std::int64_t>(70, 4), read, {}, 32, true);
+    CHECK(readers.size() == 2);
+    for (const auto& [reader, is_fused] : readers) CHECK(is_fused == fused);
   }
 }
 
