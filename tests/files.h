@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,14 @@ inline std::string slurp(const fs::path& path) {
 inline fs::path spill(const fs::path& path, std::string_view content) {
   std::ofstream(path, std::ios::binary) << content;
   return path;
+}
+
+/// Every file below a directory, by its place there, with its content.
+inline std::map<std::string, std::string> contents(const fs::path& directory) {
+  std::map<std::string, std::string> result;
+  for (const auto& entry : fs::recursive_directory_iterator(directory))
+    if (entry.is_regular_file()) result[fs::relative(entry.path(), directory).string()] = slurp(entry.path());
+  return result;
 }
 
 }  // namespace tern::test

@@ -45,18 +45,6 @@ class FullDisk {
 
 std::vector<NamedTensor> one_tensor(double value) { return {{"w", full({}, value)}}; }
 
-std::map<std::string, std::string> contents(const fs::path& directory) {
-  std::map<std::string, std::string> result;
-  for (const auto& entry : fs::directory_iterator(directory)) result[entry.path().filename().string()] = slurp(entry.path());
-  return result;
-}
-
-std::string names_in(const fs::path& directory) {
-  std::string result;
-  for (const auto& [name, content] : contents(directory)) result += (result.empty() ? "" : " ") + name;
-  return result;
-}
-
 JsonObject small_config() { return JsonObject().set("preset", "quick").set("layers", 2); }
 
 }  // namespace

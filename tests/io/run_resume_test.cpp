@@ -12,19 +12,6 @@ namespace {
 
 std::vector<NamedTensor> one_tensor(double value) { return {{"w", full({}, value)}}; }
 
-std::map<std::string, std::string> contents(const fs::path& directory) {
-  std::map<std::string, std::string> result;
-  for (const auto& entry : fs::recursive_directory_iterator(directory))
-    if (entry.is_regular_file()) result[fs::relative(entry.path(), directory).string()] = slurp(entry.path());
-  return result;
-}
-
-std::string names_in(const fs::path& directory) {
-  std::string result;
-  for (const auto& [name, content] : contents(directory)) result += (result.empty() ? "" : " ") + name;
-  return result;
-}
-
 JsonObject config(const char* preset) { return JsonObject().set("preset", preset); }
 
 /// A run with a tokenizer, three lines of log, checkpoints of updates 2 and 4, and a summary.

@@ -12,9 +12,16 @@
 namespace tern::io::test {
 
 namespace fs = std::filesystem;
-using tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
+using tern::test::contents, tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 
 inline fs::path fixture_path(const std::string& name) { return fs::path(tern::test::source_directory) / "tests/fixtures/io" / name; }
+
+/// The files below a directory, with blanks between them.
+inline std::string names_in(const fs::path& directory) {
+  std::string result;
+  for (const auto& [name, content] : contents(directory)) result += (result.empty() ? "" : " ") + name;
+  return result;
+}
 
 /// The bytes of a safetensors file with this header and so many zero bytes of data.
 inline std::string file_of(std::string_view header, std::size_t data_bytes) {

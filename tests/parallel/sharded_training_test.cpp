@@ -14,7 +14,7 @@
 
 namespace tern::parallel {
 
-using test::check_close, test::check_none, test::Rank, test::run_ranks, test::Weights;
+using test::check_close, test::check_none, test::Rank, test::run_ranks, test::trained, test::Weights;
 
 namespace {
 
@@ -48,12 +48,6 @@ nn::DecoderLM model_of(const Rank& rank, const Form& form, std::uint64_t seed) {
   }
   train::set_precision(model, form.precision);
   return model;
-}
-
-Tensors trained(const nn::Module& model) {
-  Tensors result = nn::parameters(model);
-  std::erase_if(result, [](const Tensor& x) { return !x.requires_grad(); });
-  return result;
 }
 
 Tensor ids(const Rank& rank, std::uint64_t seed, std::int64_t first, std::int64_t count) {
@@ -124,7 +118,7 @@ struct Training {
   std::optional<train::AdamW> optimizer;
 };
 
-constexpr Shard both[] = {Shard::gradients, Shard::parameters};
+constexpr Shard both[] = {Shard::gradients, Shard::parameters}, ways[] = {Shard::optimizer, Shard::gradients, Shard::parameters};
 
 /// A sum of two is the same in any order.
 double tolerance_of(const Rank& rank) { return rank.group->size() <= 2 && rank.group->device() == cpu ? 1e-7 : 2e-5; }
@@ -241,7 +235,7 @@ TEST_CASE("Gradients that are sharded go over the wire in another dtype", "[rank
 TEST_CASE("The norm of sharded gradients is that of all ranks' parts together", "[ranks]") {
   for (int ranks : {2, 3})
     check_none(run_ranks(ranks, [&](Rank& rank) {
-      for (const Shard shard : both) {
+      for (const Shard shard : ways) {
         const Form form{.width = 18};  // with padding between vectors
         Training sharded(rank, shard, form), whole(rank, Shard::none, form);
         for (std::uint64_t step = 0; step < 3; ++step) {
@@ -388,7 +382,7 @@ TEST_CASE("Sharded training goes on in any number of ranks", "[ranks]") {
 
 TEST_CASE("Masters of sharded 16-bit parameters are in parts, and whole where they are read", "[ranks]") {
   check_none(run_ranks(2, [&](Rank& rank) {
-    for (const Shard shard : both) {
+    for (const Shard shard : ways) {
       const Form form{.precision = train::Precision::bf16};
       Training sharded(rank, shard, form), whole(rank, Shard::none, form);
       const auto masters = [](Training& training) {
@@ -477,13 +471,17 @@ TEST_CASE("Sharded parameters stay where they are kept, and cannot be recorded o
 
 TEST_CASE("A parameter joins sharded training later", "[ranks]") {
   check_none(run_ranks(2, [&](Rank& rank) {
-    for (const Shard shard : both) {
+    for (const Shard shard : ways) {
       Weights found[2];
       for (const bool is_sharded : {false, true}) {
         Training training(rank, is_sharded ? shard : Shard::none, {.is_partly_frozen = true});
         for (std::uint64_t step = 0; step < 4; ++step) {
           if (step == 2) {
             Tensor& weight = training.model.blocks[1].ff.fc.weight;
+            {
+              const NoGrad unrecorded;  // of other values on each rank, until it joins
+              mul_(weight, 1.0 + rank.group->rank());
+            }
             weight.set_requires_grad();
             training.parallel->add({weight});
             training.optimizer->add_group({{weight}, {.lr = 0.05, .eps = 1e-4}});

@@ -58,6 +58,12 @@ M model_of(const Rank& rank, std::uint64_t seed, Arguments... arguments) {
   return model;
 }
 
+inline Tensors trained(const nn::Module& model) {
+  Tensors result = nn::parameters(model);
+  std::erase_if(result, [](const Tensor& x) { return !x.requires_grad(); });
+  return result;
+}
+
 using Weights = std::vector<std::vector<float>>;
 
 inline Weights weights_of(const nn::Module& model) {

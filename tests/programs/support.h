@@ -23,7 +23,7 @@
 /// The programs are run as a user runs them: as processes, with arguments, standard streams and files.
 namespace tern::programs::test {
 
-using tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
+using tern::test::contents, tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 namespace fs = std::filesystem;
@@ -158,14 +158,6 @@ inline Arguments train(const fs::path& data, const fs::path& out, const Argument
                "--threads 1 --vocab 320 --length 40 --width 16 --layers 1 --heads 2 --ff 16 --dropout 0 --batch-size 64 "
                "--updates 3 --warmup 0");
   return with(with({"train", "--data", data, "--src", "de", "--tgt", "en", "--out", out}, small), more);
-}
-
-/// Every file below a directory with its content.
-inline std::map<std::string, std::string> contents(const fs::path& directory) {
-  std::map<std::string, std::string> result;
-  for (const auto& entry : fs::recursive_directory_iterator(directory))
-    if (entry.is_regular_file()) result[fs::relative(entry.path(), directory).string()] = slurp(entry.path());
-  return result;
 }
 
 inline std::vector<Json> json_lines(const fs::path& path) {
