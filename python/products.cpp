@@ -115,6 +115,12 @@ void bind_norms(nb::module_& m) {
         return group_norm(x, groups, given(gamma), given(beta), eps);
       },
       "x"_a, "groups"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, Released());
+  m.def(
+      "instance_norm",
+      [](const Tensor& x, const MaybeTensor& gamma, const MaybeTensor& beta, double eps) {
+        return instance_norm(x, given(gamma), given(beta), eps);
+      },
+      "x"_a, "gamma"_a = nb::none(), "beta"_a = nb::none(), "eps"_a = 1e-5, Released());
   m.def("dropout", &dropout, "x"_a, "p"_a, "training"_a = true, Released());
 }
 

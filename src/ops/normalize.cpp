@@ -386,7 +386,7 @@ struct FusedResidualNorm {
 };
 
 struct GroupNorm {
-  static constexpr Op op = norm_op("group_norm");
+  Op op;
   std::int64_t groups;
   double eps;
 
@@ -417,7 +417,12 @@ Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, doub
   return call(FusedNorm{norm_op("layer_norm"), {true, eps}}, x, gamma, beta);
 }
 Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& gamma, const Tensor& beta, double eps) {
-  return call(GroupNorm{groups, eps}, x, gamma, beta);
+  return call(GroupNorm{norm_op("group_norm"), groups, eps}, x, gamma, beta);
+}
+Tensor instance_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps) {
+  const Op op = norm_op("instance_norm");
+  if (x.dims() < 3 || x.size(1) < 1) fail(op.name, fmt::format("expected x (B, C, ...) with positions but got {}", to_string(x.shape())));
+  return call(GroupNorm{op, x.size(1), eps}, x, gamma, beta);
 }
 Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps) {
   return call(FusedNorm{norm_op("rms_norm"), {false, eps}}, x, gamma, Tensor());

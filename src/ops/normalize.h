@@ -22,6 +22,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-5);
 /// then * gamma + beta by channel; gamma and beta are (C) or undefined. Throws Error unless `groups` divides C. Wu & He, "Group
 /// Normalization", 2018.
 Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
+/// Instance normalization: group_norm of x (B, C, ...) with a group for each channel, so over the positions of one channel of one element
+/// of the batch. At least three dimensions. Ulyanov et al., "Instance Normalization", 2016.
+Tensor instance_norm(const Tensor& x, const Tensor& gamma = {}, const Tensor& beta = {}, double eps = 1e-5);
 
 // Batch normalization of x (B, C) or (B, C, ...) by channel: (x - mean) / sqrt(variance + eps) * gamma + beta. gamma and beta are (C) or
 // undefined, of x's dtype or, for x of 16 bits, f32. Ioffe & Szegedy, 2015. Sums are in f32 (f64 for f64). Composed of other ops, except

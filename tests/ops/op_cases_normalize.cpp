@@ -410,26 +410,20 @@ void add_rope(Rows& rows) {
   rows.push_back(row);
 }
 
-void add_group_norm(Rows& rows) {
-  Row row{"group_norm", {}};
+using Groups = std::vector<std::pair<Shape, std::int64_t>>;  ///< shapes of x (B, C, ...), and numbers of groups of channels
+
+/// A norm of groups of channels, with and without its parameters by channel.
+template <class F>
+Row norm_of_groups(const char* name, const Groups& all, F norm) {
+  Row row{name, {}};
   row.slack = 20;
-  for (const auto& [shape, groups] : std::vector<std::pair<Shape, std::int64_t>>{{{0, 4, 3}, 2},
-                                                                                 {{2, 4, 0}, 2},
-                                                                                 {{3, 1}, 1},
-                                                                                 {{2, 6}, 2},
-                                                                                 {{2, 6, 5}, 3},
-                                                                                 {{2, 4, 3, 2}, 1},
-                                                                                 {{2, 3, 7}, 3},
-                                                                                 {{1, 2, 2, 1, 3}, 2},
-                                                                                 {{31, 4, 2}, 2},
-                                                                                 {{1, 33, 2}, 11},
-                                                                                 {{1, 2, 1025}, 2}})
+  for (const auto& [shape, groups] : all)
     for (const int parameters : {0, 1, 2}) {
       std::vector<Input> inputs = {value(shape)};
       for (int i = 0; i < parameters; ++i) inputs.push_back(value({shape[1]}));
       row.cases.push_back({inputs,
                            [=, groups = groups](In in) -> Tensors {
-                             return {group_norm(in[0], groups, parameters > 0 ? in[1] : Tensor(), parameters > 1 ? in[2] : Tensor(), eps)};
+                             return {norm(in[0], groups, parameters > 0 ? in[1] : Tensor(), parameters > 1 ? in[2] : Tensor())};
                            },
                            [=, groups = groups](Ref in) {
                              Shape by_channel = Shape::filled(in[0].shape.size(), 1);
@@ -442,14 +436,43 @@ void add_group_norm(Rows& rows) {
                              return one(y);
                            }});
     }
-  const Tensor x = sample({2, 6, 5});
-  row.mistakes = {{[=] { group_norm(x, 4, {}, {}); }, {"(2, 6, 5)", "4"}},
-                  {[=] { group_norm(x, 0, {}, {}); }, {"(2, 6, 5)", "0"}},
+  return row;
+}
+
+void add_group_norms(Rows& rows) {
+  Row row = norm_of_groups("group_norm",
+                           {{{0, 4, 3}, 2},
+                            {{2, 4, 0}, 2},
+                            {{3, 1}, 1},
+                            {{2, 6}, 2},
+                            {{2, 6, 5}, 3},
+                            {{2, 4, 3, 2}, 1},
+                            {{2, 3, 7}, 3},
+                            {{1, 2, 2, 1, 3}, 2},
+                            {{31, 4, 2}, 2},
+                            {{1, 33, 2}, 11},
+                            {{1, 2, 1025}, 2}},
+                           [](const Tensor& x, std::int64_t groups, const Tensor& gamma, const Tensor& beta) {
+                             return group_norm(x, groups, gamma, beta, eps);
+                           });
+  const Tensor given = sample({2, 6, 5});
+  row.mistakes = {{[=] { group_norm(given, 4, {}, {}); }, {"(2, 6, 5)", "4"}},
+                  {[=] { group_norm(given, 0, {}, {}); }, {"(2, 6, 5)", "0"}},
                   {[] { group_norm(sample({6}), 2, {}, {}); }, {"(6,)"}},
-                  {[=] { group_norm(x, 2, sample({5}), {}); }, {"(5,)"}},
-                  {[=] { group_norm(x, 2, {}, sample({6, 1})); }, {"(6, 1)"}},
-                  {[=] { group_norm(x, 2, sample({6}, DType::f64), {}); }, {"f32", "f64"}},
+                  {[=] { group_norm(given, 2, sample({5}), {}); }, {"(5,)"}},
+                  {[=] { group_norm(given, 2, {}, sample({6, 1})); }, {"(6, 1)"}},
+                  {[=] { group_norm(given, 2, sample({6}, DType::f64), {}); }, {"f32", "f64"}},
                   {[] { group_norm(sample({2, 6}, DType::i64), 2, {}, {}); }, {"floating", "i64"}}};
+  rows.push_back(row);
+
+  row = norm_of_groups(
+      "instance_norm", {{{0, 4, 3}, 4}, {{2, 4, 0}, 4}, {{2, 3, 1}, 3}, {{31, 2, 33}, 2}, {{1, 5, 2, 1, 3}, 5}, {{2, 1, 1025}, 1}},
+      [](const Tensor& x, std::int64_t, const Tensor& gamma, const Tensor& beta) { return instance_norm(x, gamma, beta, eps); });
+  row.mistakes = {{[] { instance_norm(sample({2, 6})); }, {"(2, 6)"}},
+                  {[] { instance_norm(sample({2, 0, 3})); }, {"(2, 0, 3)"}},
+                  {[=] { instance_norm(given, sample({5})); }, {"(5,)"}},
+                  {[=] { instance_norm(given, {}, {}, 0); }, {"eps > 0"}},
+                  {[] { instance_norm(sample({2, 6, 3}, DType::i64)); }, {"floating", "i64"}}};
   rows.push_back(row);
 }
 
@@ -460,7 +483,7 @@ void add_normalize(Rows& rows) {
   add_softmax(rows);
   add_attention_softmax(rows);
   add_norms(rows);
-  add_group_norm(rows);
+  add_group_norms(rows);
   add_residual_norms(rows);
 }
 

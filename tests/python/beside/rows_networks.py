@@ -217,6 +217,15 @@ def normalized(d, name):
     )
 
 
+@row("instance_norm")
+def instance_norm(d, name):
+    channels = d.choose(1, 2, 3)
+    x = d.tensor((d.choose(1, 2), channels, *d.choose((3,), (2, 3))), kind=None if d.flag() else "tame")
+    operands = [x] + [d.tensor((channels,), kind="tame") for _ in range(d.choose(0, 2))]
+    rest = lambda xs: list(xs[1:]) or [None, None]  # noqa: E731
+    return Case(operands, lambda *xs: tern.instance_norm(xs[0], *rest(xs)), lambda *xs: F.instance_norm(xs[0], None, None, *rest(xs)), "", lambda *xs: group_steps(xs[0], channels, *rest(xs), 1e-5))
+
+
 @row("group_norm")
 def group_norm(d, name):
     groups = d.choose(1, 2, 3)
