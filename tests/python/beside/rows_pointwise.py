@@ -57,7 +57,8 @@ def smooth(d, name):
 
 @row("hardswish")
 def hardswish(d, name):
-    return Case([d.tensor()], tern.hardswish, F.hardswish, kink=True)
+    # PyTorch has -0 below -3, and overflows where 6 x does.
+    return Case([d.tensor(kind="tame")], lambda x: tern.hardswish(x) + 0, lambda x: F.hardswish(x) + 0, kink=True)
 
 
 @row("isnan", "isinf", "isfinite", dtypes=EVERY)
