@@ -92,10 +92,12 @@ struct BatchNorm {
       const Tensor rows = in_rows(x), y = empty_like(rows), weight = detail::contiguous_or_none(gamma),
                    shift = detail::contiguous_or_none(beta);
       const Tensor mean = empty(channels, x.dtype(), x.device()), variance = empty_like(mean), rstd = empty_like(mean);
+      // Views before the kernel, which belongs to the op that ends next.
+      const Tensor result = reshape(y, x.shape()), shaped_mean = by_channel(mean, x), shaped_rstd = by_channel(rstd, x);
       detail::on_cpu([&](auto dev) {
         kernels::batch_norm(dev, rows.view(), view_of(weight), view_of(shift), eps, y.view(), mean.view(), variance.view(), rstd.view());
       });
-      return {{reshape(y, x.shape()), mean, variance}, {x, gamma, by_channel(mean, x), by_channel(rstd, x), beta_dtype}};
+      return {{result, mean, variance}, {x, gamma, shaped_mean, shaped_rstd, beta_dtype}};
     }
     const Dims dims = reduced_dims(x);
     const Tensor wide = detail::widened(x), deviation = detail::centered(wide, dims), mean = tern::mean(wide, dims, true);

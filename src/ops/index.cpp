@@ -179,10 +179,11 @@ struct FusedEmbedding {
     return p > 0 ? detail::dropout_at(x, p, draws) : x;
   }
   Result<Tensor, Kept> forward(const Tensor& table, const Tensor& positions, const Tensor& ids) const {
-    const Tensor rows = contiguous(table), places = detail::contiguous_or_none(positions), index = contiguous(ids);
+    const Tensor rows = contiguous(table), places = detail::contiguous_or_none(positions), index = contiguous(ids),
+                 flat = reshape(index, {ids.numel()});  // before the kernel, which belongs to the op that ends next
     const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
     on_cuda(op.name, y.device(), [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), p, draws, y.view()); });
-    return {y, {reshape(index, {ids.numel()})}};
+    return {y, {flat}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     const Tensor g = contiguous(call.grad());

@@ -112,6 +112,11 @@ TEST_CASE("An op with a fused kernel on a GPU runs this alone, and with plain ke
   check_kernels(cuda());
 }
 
+TEST_CASE("A kernel whose result is seen in another shape belongs to its op, and not to the view") {
+  const auto norm = [](const Tensor& x) { return batch_norm(x, rand({2}), {}).y; };
+  CHECK(kernels_of(norm, some_x(cpu)).back() == "batch_norm");
+}
+
 TEST_CASE("A thread begins with fused kernels, whichever those of the thread that started it are") {
   const PlainKernels composed;
   bool is_fused = false;
