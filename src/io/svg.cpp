@@ -25,7 +25,7 @@ std::string text_at(double x, double y, const std::string& words, const char* an
   return fmt::format("<text x=\"{:g}\" y=\"{:g}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, escape(words));
 }
 
-std::string turned(int degrees, double x, double y) { return fmt::format(" transform=\"rotate({} {:g} {:g})\"", degrees, x, y); }
+std::string rotated(int degrees, double x, double y) { return fmt::format(" transform=\"rotate({} {:g} {:g})\"", degrees, x, y); }
 
 /// A whole file of `body`.
 std::string document(double width, double height, const std::string& title, const std::string& body) {
@@ -184,7 +184,7 @@ class Page {
   }
 
   std::string svg() {
-    const double strip = chart_.spans.empty() ? 0 : 20, height = bottom_ + 52 + strip, room = chart_.width - left_ - 16;
+    const double band = chart_.spans.empty() ? 0 : 20, height = bottom_ + 52 + band, room = chart_.width - left_ - 16;
     // Letters of 15, or smaller where the title does not fit.
     const double size = std::clamp(room / (0.52 * static_cast<double>(chart_.title.size() + 1)), 9.0, 15.0);
     std::string body = text_at(left_, 24, chart_.title, "start", fmt::format(" font-size=\"{:.3g}\"", size));
@@ -192,7 +192,7 @@ class Page {
     if (has_right_) body += y_axis(chart_.right, true, chart_.width - 14);
     for (const double tick : x_scale_.ticks) {
       body += fmt::format("<path d=\"M{:.1f} {:g}v5\" stroke=\"{}\"/>\n", x(tick), bottom_, grey);
-      body += text_at(x(tick), bottom_ + 19 + strip, tick_text(tick));
+      body += text_at(x(tick), bottom_ + 19 + band, tick_text(tick));
     }
     body += text_at((left_ + right_) / 2, height - 12, chart_.x_label);
     for (std::size_t i = 0; i < chart_.series.size(); ++i) {
@@ -234,7 +234,7 @@ class Page {
       body += text_at(is_right ? right_ + 8 : left_ - 8, at + 4, tick_text(tick, axis.is_percent), is_right ? "start" : "end");
     }
     const double middle = (top_ + bottom_) / 2;
-    return body + text_at(label_x, middle, axis.label, "middle", turned(-90, label_x, middle));
+    return body + text_at(label_x, middle, axis.label, "middle", rotated(-90, label_x, middle));
   }
 
   std::string legend_entry(std::size_t i) const {
@@ -388,7 +388,7 @@ std::string labels(const HeatMap& map, double left, double top, double cell) {
     const bool is_slanted = reach(map.column_names) > 0;
     for (std::size_t i = 0; i < map.column_names.size(); ++i) {
       const double x = left + cell * (static_cast<double>(i) + 0.5), y = bottom + 14;
-      write(x, y, map.column_names[i], is_slanted ? "end" : "middle", is_slanted ? turned(-50, x, y) : "");
+      write(x, y, map.column_names[i], is_slanted ? "end" : "middle", is_slanted ? rotated(-50, x, y) : "");
     }
   }
   double named = left - name_room;  // where the last block's name is: one beside it keeps a distance, however narrow the blocks

@@ -53,7 +53,7 @@ struct Chart {
   bool is_stacked = false;  ///< stacked areas: all series have the same x, and hold a value until the next x
   double width = 640;
 
-  /// A part of the x axis, drawn as a strip below it.
+  /// A part of the x axis, drawn as a band below it.
   struct Span {
     std::string name;
     double from = 0, to = 0;

@@ -56,7 +56,7 @@ class FileStore final : public Store {
 /// A store in the memory of one process, the server, which the others access over TCP. It lives as long as the server's TcpStore. It holds
 /// keys of up to 4096 bytes and values of up to 1 MiB, 64 MiB in all, and at most as much of requests that are on their way. set() throws
 /// Error for more, and for a key that has another value.
-/// Any program may call its port, as nothing is encrypted and nobody has to prove who he is: strangers are turned away, and delay no one.
+/// Any program may call its port, as nothing is encrypted and nobody has to prove who he is: strangers are refused, and delay no one.
 class TcpStore final : public Store {
  public:
   /// Options of a TcpStore.

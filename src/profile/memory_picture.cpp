@@ -58,7 +58,7 @@ Unit unit_of(std::size_t bytes) {
   return {0x1p10, "KiB"};
 }
 
-/// The strip of passes: the pass with the most allocations of each column.
+/// The band of passes: the pass with the most allocations of each column.
 std::vector<io::svg::Chart::Span> spans_of(const std::vector<Column>& shown, double column_ms) {
   std::vector<io::svg::Chart::Span> spans;
   std::size_t pass = 0;

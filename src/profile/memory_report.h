@@ -24,7 +24,7 @@ std::string memory_report(const std::string& title, const std::vector<std::strin
 void write_memory_report(const std::string& path, const std::string& title, const std::vector<std::string>& notes,
                          const std::vector<MemoryReportPart>& parts);
 
-/// An SVG picture of a history: a stacked area chart of the bytes of each category over time, with the peak, and a strip of the passes
+/// An SVG picture of a history: a stacked area chart of the bytes of each category over time, with the peak, and a band of the passes
 /// below. Each column shows the maximum of its interval, so that no peak is lost. Suits light and dark pages.
 std::string to_svg(const MemoryHistory& history, const std::string& title);
 

@@ -48,10 +48,10 @@ AttentionWay attention_way(Cuda, const View& q, const View& k, const View& v, co
   if (may_decode(q, attention, is_recorded) && gpu::has_decode_attention(q, k, v)) return AttentionWay::decode;
   if (q.numel() == 0) return AttentionWay::composed;
   const AttentionMask& mask = attention.mask;
-  const bool is_plain =
+  const bool is_self_attention =
       !attention.query_starts.data && q.shape == k.shape && !attention.bias.data && mask.window == 0 && !mask.key_lengths.data;
   // The single-tile kernels take the maximum before they scale.
-  if (is_plain && attention.scale > 0 && gpu::has_single_tile_attention(q)) return AttentionWay::single_tile;
+  if (is_self_attention && attention.scale > 0 && gpu::has_single_tile_attention(q)) return AttentionWay::single_tile;
   View y = q;  // as the op makes it
   y.data = nullptr;
   y.strides = contiguous_strides(y.shape);

@@ -80,7 +80,7 @@ __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wai
 
 // mbarrier
 
-/// Arrivals of a warp in one phase of an mbarrier: see MBarrier::arrive_warp.
+/// Arrival count of a warp in one phase of an mbarrier: see MBarrier::arrive_warp.
 #ifdef TERN_RACECHECK
 constexpr unsigned warp_arrivals = 32;
 #else
