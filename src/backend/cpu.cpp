@@ -175,8 +175,12 @@ CachingAllocator& allocator() {
 void* allocate(Cpu, std::size_t bytes, Stream) { return allocator().allocate(bytes); }
 void deallocate(Cpu, void* data, std::size_t bytes, Stream) noexcept { allocator().deallocate(data, bytes); }
 void release_cached_memory(Cpu) { allocator().release_all(); }
-void copy_from_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) { std::memcpy(destination, source, bytes); }
-void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) { std::memcpy(destination, source, bytes); }
+void copy_from_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(destination, source, bytes);  // which takes no null pointer, even for no bytes
+}
+void copy_to_host(Cpu cpu, void* destination, const void* source, std::size_t bytes, Stream stream) {
+  copy_from_host(cpu, destination, source, bytes, stream);
+}
 void synchronize(Cpu, Stream) {}
 
 using Clock = std::chrono::steady_clock;

@@ -19,12 +19,12 @@ void deallocate(Cpu, void* data, std::size_t bytes, Stream stream) noexcept;
 void deallocate(Cuda, void* data, std::size_t bytes, Stream stream) noexcept;
 /// @}
 /// @{
-/// Copies host memory to the device. The source may be reused as soon as the call returns.
+/// Copies host memory to the device. The source may be reused as soon as the call returns. Without bytes both pointers may be null.
 void copy_from_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream stream);
 void copy_from_host(Cuda, void* destination, const void* source, std::size_t bytes, Stream stream);
 /// @}
 /// @{
-/// Copies to host memory, and waits for the stream.
+/// Copies to host memory, and waits for the stream. Without bytes both pointers may be null.
 void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream stream);
 void copy_to_host(Cuda, void* destination, const void* source, std::size_t bytes, Stream stream);
 /// @}
