@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/mutate itself: a shell script is the source, and running it the test."""
+"""scripts/mutate itself: how it reads a list and finds a text; then a shell script is the source, and running it the test."""
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -80,6 +80,41 @@ class Mutate(unittest.TestCase):
         process.stdout.close()
         self.assertEqual((self.tree / "source").read_text(), SOURCE)
         self.assertTrue(comes_true(lambda: not is_running(int(running.read_text()))))
+
+
+class List(unittest.TestCase):
+    mutate = load()
+
+    def read(self, text):
+        return self.mutate.read_list(text, pathlib.Path("some.diff"))
+
+    def test_a_list_gives_each_text_with_its_lines_and_their_indentation(self):
+        first, second = self.read("# About.\n\n## a.h\nis-one: test-x, Case, with a comma*\n- if (x)\n-   y;\n+\n"
+                                  "it's.two: python/x_test, test_y\n- - a\n+ + a\n+\n")
+        self.assertEqual(first, self.mutate.Mutant("some", "is-one", "a.h", "if (x)\n  y;", "", "test-x", "Case, with a comma*"))
+        self.assertEqual(second, self.mutate.Mutant("some", "it's.two", "a.h", "- a", "+ a\n", "python/x_test", "test_y"))
+
+    def test_a_malformed_list_is_an_error_of_one_line(self):
+        for text, said in (("a: test-x, y\n- z\n+\n", "some.diff:1: expected a line ## FILE above a"),
+                           ("## a.h\na: test-x, y\n- z\n", "some.diff:4: expected lines of - and then of + below a"),
+                           ("## a.h\na: test-x, y\n+ z\n", "some.diff:4: expected lines of - and then of + below a"),
+                           ("## a.h\n- z\n", "some.diff:2: expected ## FILE, "), ("## a.h\na: test-x\n", "some.diff:2: expected ## FILE, "),
+                           ("## a.h\na: test-x, y\n- z\n+ z\n- z\n", "some.diff:5: expected ## FILE, "),
+                           ("## a.h\na: test-x, y\n-z\n", "some.diff:3: ")):
+            with self.assertRaises(self.mutate.Mistake) as raised:
+                self.read(text)
+            self.assertIn(said, str(raised.exception))
+            self.assertNotIn("\n", str(raised.exception))
+
+    def test_a_text_that_went_to_another_file_is_said_to_be_there(self):
+        texts = self.mutate.source_texts()
+        mutant = next(one for one in self.mutate.read_mutants() if sum(one.old in text for text in texts.values()) == 1)
+        elsewhere = next(path for path in texts if mutant.old not in texts[path])
+        for file in (elsewhere, "src/no.h"):
+            moved = self.mutate.dataclasses.replace(mutant, file=file)
+            self.assertEqual(self.mutate.fault(moved), f"{file}: the old text has moved to {mutant.file}")
+        self.assertEqual(self.mutate.fault(self.mutate.dataclasses.replace(mutant, old=mutant.old + "\0")),
+                         f"{mutant.file}: expected the old text once but found it 0 times")
 
 
 if __name__ == "__main__":
