@@ -8,8 +8,6 @@
 #include "copies.h"
 #include "module_call.h"
 #include "names.h"
-#include "nn/activations.h"
-#include "nn/channel_norms.h"
 #include "nn/convolution.h"
 #include "nn/recurrent.h"
 

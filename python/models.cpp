@@ -10,9 +10,9 @@
 #include "copies.h"
 #include "module_call.h"
 #include "names.h"
-#include "nn/decoder_lm.h"
 #include "nn/generate.h"
 #include "nn/init.h"
+#include "nn/transformer.h"
 
 namespace tern::python {
 

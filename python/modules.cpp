@@ -12,7 +12,6 @@
 #include "module_call.h"
 #include "names.h"
 #include "nn/module.h"
-#include "nn/parameter_buffer.h"
 #include "nn/summary.h"
 #include "train/precision.h"
 

@@ -2,7 +2,7 @@
 // Values of enums by name, as Python passes them. Where the library has names of its own for programs, they are the same.
 #include "binding.h"
 #include "nn/generate.h"
-#include "nn/transformer_model.h"
+#include "nn/transformer.h"
 #include "ops/conv.h"
 #include "ops/loss.h"
 #include "train/precision.h"

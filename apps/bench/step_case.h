@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bench/timing.h"
-#include "nn/decoder_lm.h"
+#include "nn/transformer.h"
 #include "parallel/data_parallel.h"
 #include "train/precision.h"
 

@@ -3,8 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/decoder_lm.h"
-#include "nn/encoder_decoder.h"
+#include "nn/transformer.h"
 #include "train/precision.h"
 
 namespace tern::apps {

@@ -5,7 +5,7 @@
 
 #include "common/program.h"
 #include "io/svg.h"
-#include "nn/decoder_lm.h"
+#include "nn/transformer.h"
 #include "recall/data_set.h"
 
 namespace tern::recall {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/training_settings.h"
-#include "nn/decoder_lm.h"
+#include "nn/transformer.h"
 #include "recall/data_set.h"
 
 namespace tern::recall {

@@ -75,7 +75,7 @@ struct QuantiseOptions {
   std::string out;  ///< "": RUN-FORMAT
 };
 
-/// Writes a copy of a run with quantised weights (nn/quantize.h), which all commands but a training can load, and prints the sizes of both
+/// Writes a copy of a run with quantised weights (nn/layers.h), which all commands but a training can load, and prints the sizes of both
 /// models. Throws UsageError if the run is quantised already or would replace itself, FileError for a damaged run, and as
 /// io::RunDirectory::create().
 void quantise(const QuantiseOptions& options);

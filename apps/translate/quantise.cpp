@@ -4,7 +4,7 @@
 
 #include "common/program.h"
 #include "io/run_directory.h"
-#include "nn/quantize.h"
+#include "nn/layers.h"
 #include "text/printable.h"
 #include "trainer/terminal.h"
 #include "translate/commands.h"

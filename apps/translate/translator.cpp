@@ -8,7 +8,7 @@
 #include "io/file_error.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
-#include "nn/quantize.h"
+#include "nn/layers.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "text/printable.h"

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "nn/decoder_lm.h"
+#include "nn/transformer.h"
 
 /// Reading and writing of models in the formats of other libraries: docs/hugging-face.md.
 namespace tern::models {

@@ -2,7 +2,7 @@
 #include <string>
 #include <string_view>
 
-#include "nn/decoder_lm.h"
+#include "nn/transformer.h"
 
 /// Conversion between Hugging Face's config.json and the options of a DecoderLM.
 namespace tern::models {

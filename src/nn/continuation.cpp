@@ -1,19 +1,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <unordered_map>
 
+#include "backend/observer.h"
+#include "backend/threads.h"
 #include "nn/generate.h"
 #include "ops/captured_step.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/ceil_div.h"
 
@@ -279,6 +288,76 @@ Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenId
   return result;
 }
 
+namespace {
+
+/// Calls work(i) for each i in [0, count) on `threads` threads, each with a single kernel thread and with those parts of this thread's
+/// context that decoding reads. After an error no more work begins, and the error of the lowest i is thrown.
+template <class F>
+void run_concurrently(std::size_t count, std::int64_t threads, const F& work) {
+  const Context& outer = context();
+  std::atomic<std::size_t> taken = 0;
+  std::atomic<bool> has_failed = false;
+  std::vector<std::exception_ptr> errors(count);
+  const auto take = [&](int) {
+    const ScopedValue grad(context().grad, outer.grad);
+    const ScopedValue kernels(context().kernels, outer.kernels);
+    const ScopedValue device(context().factory_device, outer.factory_device);
+    for (std::size_t i; !has_failed && (i = taken.fetch_add(1)) < count;) try {
+        work(i);
+      } catch (...) {
+        errors[i] = std::current_exception();
+        has_failed = true;
+      }
+  };
+  backend::run_parts(static_cast<int>(threads), take, true);
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+/// Number of threads that decode batches concurrently: 1 if there are too few rows to keep them busy, or if the thread's context has
+/// thread-bound state: observers, cached casts of autocast, anomaly mode.
+std::int64_t decoding_threads(std::size_t rows, bool is_thread_safe) {
+  constexpr std::int64_t min_rows = 16;  // per thread: fewer cost more per row, because a step reads all weights
+  const bool is_watched = backend::observer || context().autocast;
+  const std::int64_t threads = num_threads();
+  return !is_thread_safe || is_watched || static_cast<std::int64_t>(rows) < min_rows * threads ? 1 : threads;
+}
+
+}  // namespace
+
+std::vector<std::vector<Hypothesis>> generate_in_batches(const std::vector<std::int64_t>& lengths,
+                                                         const std::function<Continuation(const std::vector<std::size_t>& picks)>& read,
+                                                         const GenerateOptions& options, std::size_t batch_size, bool is_thread_safe) {
+  if (batch_size < 1) fail("generate", "expected batch_size >= 1 but got 0");
+  std::vector<std::size_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lengths[a] < lengths[b]; });
+  const std::int64_t threads = decoding_threads(order.size(), is_thread_safe);
+  std::size_t batches = (order.size() + batch_size - 1) / batch_size;
+  // Equally many batches per thread, of sizes as equal as possible.
+  if (threads > 1) {
+    const auto team = static_cast<std::size_t>(threads);
+    batches = (batches + team - 1) / team * team;
+  }
+  const auto edge = [&](std::size_t i) { return threads > 1 ? order.size() * i / batches : std::min(order.size(), i * batch_size); };
+  std::vector<std::vector<Hypothesis>> result(lengths.size());
+  const auto decode = [&](std::size_t i) {
+    const std::vector<std::size_t> picks(order.begin() + static_cast<std::ptrdiff_t>(edge(i)),
+                                         order.begin() + static_cast<std::ptrdiff_t>(edge(i + 1)));
+    Continuation text = read(picks);
+    if (text.numbers.empty()) text.numbers.assign(picks.begin(), picks.end());
+    std::vector<std::vector<Hypothesis>> hypotheses = generate(std::move(text), options);
+    for (std::size_t k = 0; k < picks.size(); ++k) result[picks[k]] = std::move(hypotheses[k]);
+  };
+  if (threads > 1) {
+    // Longest batches first, so that a thread that is done early waits only for a short one.
+    run_concurrently(batches, threads, [&](std::size_t i) { decode(batches - 1 - i); });
+  } else {
+    for (std::size_t i = 0; i < batches; ++i) decode(i);
+  }
+  return result;
+}
+
 std::vector<std::vector<Hypothesis>> generate(const EncoderDecoder& model, const std::vector<TokenIds>& sources,
                                               const SourceOptions& source_options, const GenerateOptions& options, std::size_t batch_size) {
   std::vector<std::int64_t> lengths;
@@ -313,6 +392,43 @@ std::vector<std::vector<Hypothesis>> generate(const DecoderLM& model, const std:
   const bool is_thread_safe = model.tokens.device() == cpu && !options.stop;
   std::vector<std::vector<Hypothesis>> hypotheses = generate_in_batches(lengths, read, options, batch_size, is_thread_safe);
   for (std::size_t i = 0; i < rows.size(); ++i) result[rows[i]] = std::move(hypotheses[i]);
+  return result;
+}
+
+/// Logarithm of the mean of the models' probabilities, which serves as logits too.
+static Tensor joined(const Tensors& logits) {
+  Tensors log_p;
+  for (const Tensor& part : logits) {
+    if (part.shape() != logits[0].shape())
+      fail("ensemble", fmt::format("expected logits {} of every model but got {}", to_string(logits[0].shape()), to_string(part.shape())));
+    const Tensor x = cast(part, DType::f32);
+    // A row with +inf or NaN stays as it is, for the error of generate().
+    log_p.push_back(where(lt(max(x, {1}, true), std::numeric_limits<double>::infinity()), log_softmax(x), x));
+  }
+  return logsumexp(stack(log_p), {0}) - std::log(static_cast<double>(logits.size()));
+}
+
+Continuation ensemble(std::vector<Continuation> parts) {
+  if (parts.empty()) fail("ensemble", "expected one model or more");
+  const NoGrad unrecorded;
+  Continuation result = {.limits = parts[0].limits, .numbers = parts[0].numbers};
+  Tensors logits;
+  for (const Continuation& part : parts) {
+    logits.push_back(part.logits);
+    if (part.limits.size() != result.limits.size())
+      fail("ensemble", fmt::format("expected {} rows of every model but got {}", result.limits.size(), part.limits.size()));
+    for (std::size_t i = 0; i < part.limits.size(); ++i) result.limits[i] = std::min(result.limits[i], part.limits[i]);
+  }
+  result.logits = joined(logits);
+  const auto shared = std::make_shared<std::vector<Continuation>>(std::move(parts));
+  result.next = [shared](const Tensor& ids) {
+    Tensors next;
+    for (const Continuation& part : *shared) next.push_back(part.next(ids));
+    return joined(next);
+  };
+  result.select = [shared](const Tensor& rows, bool keeps_sources) {
+    for (const Continuation& part : *shared) part.select(rows, keeps_sources);
+  };
   return result;
 }
 

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "nn/detail/parameter.h"
 #include "nn/init.h"
 
 namespace tern::nn {

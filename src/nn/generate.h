@@ -3,8 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "nn/decoder_lm.h"
-#include "nn/encoder_decoder.h"
+#include "nn/transformer.h"
 
 namespace tern::nn {
 
@@ -143,5 +142,17 @@ Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenId
 std::vector<std::vector<Hypothesis>> generate(const EncoderDecoder& model, const std::vector<TokenIds>& sources,
                                               const SourceOptions& source_options, const GenerateOptions& options = {},
                                               std::size_t batch_size = 64);
+
+namespace detail {
+/// Batch compaction: number of rows to continue with, of `rows` of which `active` are active. Fewer if a copy of the caches costs less than
+/// the steps of finished rows; on a GPU, where each shape of a product is planned at its first use, half of `rows`, a quarter, and so on.
+std::int64_t rows_to_keep(std::int64_t active, std::int64_t rows, Device device);
+
+/// Indices of the true values of is_kept (R), bool, and of the others; some of the others are kept too if fewer than `least` are true.
+struct Places {
+  std::vector<std::int64_t> kept, dropped;
+};
+Places places_of(const Tensor& is_kept, std::int64_t least = 0);
+}  // namespace detail
 
 }  // namespace tern::nn

@@ -7,7 +7,6 @@
 #include <numbers>
 
 #include "autodiff/node.h"
-#include "nn/detail/parameter.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"

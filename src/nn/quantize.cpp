@@ -1,5 +1,3 @@
-#include "nn/quantize.h"
-
 #include <fmt/format.h>
 
 #include <cmath>

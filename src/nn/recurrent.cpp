@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 
-#include "nn/detail/parameter.h"
 #include "nn/init.h"
 #include "ops/copy.h"
 #include "ops/factory.h"

@@ -1,7 +1,20 @@
 #include "nn/transformer.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "nn/init.h"
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/index.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "ops/view.h"
 
 namespace tern::nn {
 
@@ -141,6 +154,282 @@ void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, con
   x.add(attn.heads_joined(x.normalized(norm1), {}, mask, cache), attn.proj, drop);
   if (cross_attn) x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask, cache), cross_attn->proj, drop);
   if (ff.fc.defined()) x.add(x.normalized(norm2), ff, drop);
+}
+
+static bool is_table(const std::string& name) {
+  return name.ends_with("tokens.weight") || name.ends_with("positions.weight") || name.ends_with("head.weight");
+}
+
+/// GPT-2's initialization. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3.
+static void initialize_gpt2(const std::vector<NamedTensor>& parameters, std::int64_t branches) {
+  for (const NamedTensor& entry : parameters) {
+    const bool is_residual = entry.name.ends_with(".proj.weight");
+    const double deviation = is_residual ? 0.02 / std::sqrt(static_cast<double>(branches)) : 0.02;
+    if (entry.tensor.dims() == 2) init::normal(entry.tensor, 0, deviation);
+    else if (entry.name.ends_with("bias")) init::zeros(entry.tensor);
+  }
+}
+
+static void initialize_xavier(const std::vector<NamedTensor>& parameters, double width) {
+  for (const NamedTensor& entry : parameters) {
+    const Tensor& x = entry.tensor;
+    // Query, key and value projections: cross attention has two matrices (width, width) and (2 width, width) for them, self attention one.
+    const bool is_cross = entry.name.ends_with(".query.weight") || entry.name.ends_with(".key_value.weight");
+    const double bound = std::sqrt(6 / (4 * width));
+    if (entry.name.ends_with("bias")) init::zeros(x);
+    else if (is_table(entry.name)) init::normal(x, 0, 1 / std::sqrt(width));
+    else if (is_cross) init::uniform(x, -bound, bound);
+    else if (x.dims() == 2) init::xavier_uniform(x);
+  }
+}
+
+void initialize(const std::vector<NamedTensor>& parameters, const TransformerOptions& options, std::int64_t branches) {
+  const auto width = static_cast<double>(options.width);
+  switch (options.initialization) {
+    case Initialization::gpt2: return initialize_gpt2(parameters, branches);
+    case Initialization::xavier: return initialize_xavier(parameters, width);
+    case Initialization::layer_defaults: break;
+  }
+  if (!options.tied_head) return;
+  for (const NamedTensor& entry : parameters)
+    if (entry.name.ends_with("tokens.weight")) init::normal(entry.tensor, 0, 1 / std::sqrt(width));
+}
+
+Tensor sinusoid_table(std::int64_t length, std::int64_t width, Device device) {
+  const Tensor table = empty({length, width}, DType::f32, cpu);
+  float* number = table.data<float>();
+  for (std::int64_t t = 0; t < length; ++t)
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double angle = static_cast<double>(t) / std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(width));
+      *number++ = static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle));
+    }
+  return to(table, device);
+}
+
+TransformerModel::TransformerModel(const TransformerOptions& options_) : TransformerModel(options_, TransformerPart{}) {
+  initialize(named_parameters(*this), options, 2 * options.layers);
+}
+
+TransformerModel::TransformerModel(const TransformerOptions& options_, const TransformerPart& part)
+    : options(options_), model_(part.model) {
+  if (options.vocab < 1 || options.length < 1 || options.width < 1 || options.layers < 0 || options.ff < 0)
+    fail(model_, fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}", options.vocab, options.length,
+                             options.width, options.layers, options.ff));
+  tokens = part.tokens ? *part.tokens : Embedding(options.vocab, options.width, options.device);
+  Tensor rope;
+  if (options.positions == Positions::learned) positions.emplace(options.length, options.width, options.device);
+  if (options.positions == Positions::sinusoidal) sinusoids = sinusoid_table(options.length, options.width, options.device);
+  if (options.positions == Positions::rotary) {
+    const std::int64_t head_dim = options.head_dim > 0 ? options.head_dim : options.width / std::max<std::int64_t>(options.heads, 1);
+    rope = rope_table(options.length, head_dim, options.rope_base, options.device, options.rope_scaling);
+  }
+  drop = Dropout(options.dropout);
+  // Created one by one: copies of one layer would share its parameters.
+  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options, part.cross, rope);
+  if (options.final_norm && options.norm != NormKind::none)
+    norm.emplace(options.norm, options.width, NormOptions{.eps = options.layer_norm_eps, .bias = options.bias, .device = options.device});
+}
+
+void TransformerModel::visit(Visitor& v) {
+  v("tokens", tokens);
+  v("positions", positions);
+  v.constant("sinusoids", sinusoids);
+  v("drop", drop);
+  v("blocks", blocks);
+  v("norm", norm);
+}
+
+DType TransformerModel::dtype() const {
+  if (!tokens.quantized.defined()) return tokens.weight.dtype();
+  // A norm has a dtype even where matrices have none, as in a quantized model.
+  const Tensor scale = norm ? norm->weight : blocks.empty() ? Tensor() : blocks.front().norm1.weight;
+  return scale.defined() ? scale.dtype() : DType::f32;
+}
+
+Tensor TransformerModel::position_table() const {
+  if (positions) return positions->weight;
+  return sinusoids.defined() ? cast(sinusoids, dtype()) : Tensor();
+}
+
+Tensor TransformerModel::position_rows(const Tensor& position_ids, std::int64_t length) const {
+  if (positions && positions->quantized.defined()) {
+    const bool is_given = position_ids.defined();
+    return positions->forward(is_given ? position_ids : arange(length, DType::i64, positions->device()), dtype());
+  }
+  const Tensor table = position_table();
+  if (!table.defined()) return {};
+  return position_ids.defined() ? embedding(table, position_ids) : slice(table, 0, 0, length);
+}
+
+/// Token and position embeddings, after dropout: (B, T, width).
+Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids) const {
+  const double scale = options.scales_embeddings ? std::sqrt(static_cast<double>(options.width)) : 1;
+  const bool is_quantized = tokens.quantized.defined() || (positions && positions->quantized.defined());
+  if (!position_ids.defined() && !is_quantized) {
+    Tensor table = position_table();
+    if (scale == 1) return embedding(tokens.weight, table, ids, drop.p, drop.training);
+    // The op has no scale, and dropout uses the same random numbers on either side of one.
+    if (table.defined()) table = slice(table, 0, 0, ids.size(1)) * (1 / scale);
+    return embedding(tokens.weight, table, ids, drop.p, drop.training) * scale;
+  }
+  Tensor x = tokens.forward(ids, dtype());
+  if (scale != 1) x = x * scale;
+  if (const Tensor rows = position_rows(position_ids, ids.size(1)); rows.defined()) x = x + rows;
+  return drop.forward(x);
+}
+
+/// Mask of S keys for layers with weights of a dtype, with padding in the form that kernels take. For float32 on a GPU, lengths become
+/// padding: more kernels take padding than lengths, among them single-tile attention and the softmax of materialized scores.
+static AttentionMask mask_of_layers(const AttentionMask& given, std::int64_t keys, DType dtype) {
+  AttentionMask mask = shared_by_layers(given);
+  const bool has_lengths = mask.key_lengths.defined() && !mask.padding.defined();
+  if (!has_lengths || mask.key_lengths.device() == cpu || dtype != DType::f32) return mask;
+  const Device device = mask.key_lengths.device();
+  const Tensor columns = reshape(arange(keys, DType::i64, device), {1, keys}), ends = unsqueeze(mask.key_lengths, 1);
+  mask.padding = masked_fill(zeros({ends.size(0), keys}, DType::f32, device), ge(columns, ends), -std::numeric_limits<double>::infinity());
+  mask.key_lengths = {};
+  return mask;
+}
+
+void TransformerModel::forward_block(const TransformerLayer& block, ResidualStream& stream, const AttentionMask& mask, const Tensor& memory,
+                                     const AttentionMask& memory_mask) const {
+  if (options.activation_checkpointing == CheckpointPolicy::none) return block.forward(stream, mask, memory, memory_mask);
+  // The first run is that of the block itself, by whose address messages find its path. The copy, which shares the parameters, is for
+  // backward, when the model may have been destroyed.
+  const auto first = std::make_shared<const TransformerLayer*>(&block);
+  stream.checkpointed(options.activation_checkpointing, {memory}, [=, copy = block](ResidualStream& x, const Tensors& inputs) {
+    const TransformerLayer* const own = std::exchange(*first, nullptr);
+    (own ? *own : copy).forward(x, mask, inputs[0], memory_mask);
+  });
+}
+
+Tensor TransformerModel::hidden(const Tensor& ids_, const AttentionMask& visible, const Tensor& position_ids, KvCache* cache,
+                                const Memory& memory) const {
+  const ModuleScope scope(this, model_);
+  if (ids_.dims() != 2 || (ids_.dtype() != DType::i64 && ids_.dtype() != DType::i32))
+    fail(model_, fmt::format("expected ids (B, T) of i64 or i32 but got {} {}", name(ids_.dtype()), to_string(ids_.shape())));
+  const Tensor ids = cast(ids_, DType::i64);
+  const std::int64_t length = ids.size(1);
+  if (length > options.length)
+    fail(model_, fmt::format("expected at most {} positions but got ids {}", options.length, to_string(ids.shape())));
+  if (position_ids.defined() && position_ids.shape() != ids.shape())
+    fail(model_, fmt::format("expected a position for each of ids {} but got {}", to_string(ids.shape()), to_string(position_ids.shape())));
+  const bool has_table = positions || sinusoids.defined();
+  if (position_ids.defined() && !has_table) fail(model_, "expected no position_ids: the model has no table of positions");
+  const bool is_continued = cache && !cache->empty();
+  const AttentionMask mask = is_continued ? visible : mask_of_layers(visible, length, dtype());
+  AttentionMask memory_mask;
+  if (cache) cache->begin(ids);
+  if (memory.states.defined()) {
+    if (cache) memory_mask = cache->memory_mask([&] { return shared_by_layers(memory.mask); });
+    else memory_mask = mask_of_layers(memory.mask, memory.states.size(1), dtype());
+  }
+  ResidualStream stream(embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (cache) {
+      const LayerCache layer = cache->layer(i);
+      blocks[i].forward(stream, mask, memory.states, memory_mask, &layer);
+    } else {
+      forward_block(blocks[i], stream, mask, memory.states, memory_mask);
+    }
+  }
+  if (cache) cache->end();
+  return norm ? stream.normalized(*norm) : stream.value();
+}
+
+KvCache TransformerModel::cache(std::int64_t batch, std::int64_t capacity, std::int64_t memory_capacity) const {
+  if (capacity > options.length)
+    fail(model_, fmt::format("expected a cache of at most {} tokens, the model's length, but got {}", options.length, capacity));
+  return {batch, capacity, blocks.size(), tokens.device(), memory_capacity};
+}
+
+Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last) {
+  if (prefix.dims() != 1 || prefix.dtype() != DType::i64)
+    fail("reset_position_ids", fmt::format("expected prefixes (B) of i64 but got {} {}", name(prefix.dtype()), to_string(prefix.shape())));
+  const Tensor columns = reshape(arange(length, DType::i64, prefix.device()), {1, length}), ends = unsqueeze(prefix, 1);
+  return minimum(where(lt(columns, ends), columns, columns - ends + static_cast<double>(start)), static_cast<double>(last));
+}
+
+DecoderLM::DecoderLM(const DecoderLMOptions& options_) : Callable(options_, {.model = "DecoderLM"}) {
+  head = Linear(options.width, options.vocab, options.head_bias, options.device);
+  if (options.tied_head) head.weight = tokens.weight;
+  initialize(named_parameters(*this), options, 2 * options.layers);
+}
+
+void DecoderLM::visit(Visitor& v) {
+  TransformerModel::visit(v);
+  v("head", head);
+}
+
+Tensor DecoderLM::forward(const Tensor& ids, const AttentionMask& mask, const Tensor& position_ids) const {
+  const Tensor x = hidden(ids, mask, position_ids);
+  const ModuleScope scope(this, "DecoderLM");
+  return head.forward(x);
+}
+
+Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options, const AttentionMask& mask,
+                       const Tensor& position_ids) const {
+  const Tensor x = hidden(ids, mask, position_ids);
+  const ModuleScope scope(this, "DecoderLM");
+  return head.cross_entropy(x, labels, loss_options);
+}
+
+static TransformerOptions encoder_options(const EncoderDecoderOptions& o) {
+  TransformerOptions result = o;
+  result.layers = o.encoder_layers;
+  return result;
+}
+
+EncoderDecoder::EncoderDecoder(const EncoderDecoderOptions& options_) : options(options_) {
+  if (options.encoder_layers < 0) fail("EncoderDecoder", fmt::format("expected encoder_layers >= 0 but got {}", options.encoder_layers));
+  if (options.encoder_layers == 0) options.encoder_layers = options.layers;
+  encoder = TransformerModel(encoder_options(options), {.model = "EncoderDecoder"});
+  decoder = TransformerModel(options, {.model = "EncoderDecoder", .cross = true, .tokens = encoder.tokens});
+  head = Linear(options.width, options.vocab, options.head_bias, options.device);
+  if (options.tied_head) head.weight = decoder.tokens.weight;
+  std::vector<NamedTensor> below, above;
+  for (const NamedTensor& entry : named_parameters(*this)) (entry.name.starts_with("encoder.") ? below : above).push_back(entry);
+  initialize(below, options, 2 * options.encoder_layers);
+  initialize(above, options, 3 * options.layers);
+}
+
+void EncoderDecoder::visit(Visitor& v) {
+  v("encoder", encoder);
+  v("decoder", decoder);
+  v("head", head);
+}
+
+Memory EncoderDecoder::encode(const Tensor& src_ids, const Tensor& src_lengths) const {
+  const ModuleScope scope(this, "EncoderDecoder");
+  const bool are_counts = src_lengths.defined() && (src_lengths.dtype() == DType::i64 || src_lengths.dtype() == DType::i32);
+  if (src_lengths.defined() && (!are_counts || src_lengths.dims() != 1 || src_ids.dims() != 2 || src_lengths.size(0) != src_ids.size(0)))
+    fail("EncoderDecoder", fmt::format("expected src_lengths (B) of i64 or i32, one for each row of src_ids {}, but got {} {}",
+                                       to_string(src_ids.shape()), name(src_lengths.dtype()), to_string(src_lengths.shape())));
+  const AttentionMask mask{.key_lengths = are_counts ? cast(src_lengths, DType::i64) : Tensor()};
+  return {encoder.hidden(src_ids, mask), mask};
+}
+
+Tensor EncoderDecoder::hidden(const Tensor& tgt_ids, const Memory& memory, KvCache* cache) const {
+  const ModuleScope scope(this, "EncoderDecoder");
+  if (!memory.states.defined()) fail("EncoderDecoder", "expected a memory, which encode gives, but got none");
+  return decoder.hidden(tgt_ids, {.causal = true}, {}, cache, memory);
+}
+
+Tensor EncoderDecoder::forward(const Tensor& tgt_ids, const Memory& memory) const {
+  const Tensor x = hidden(tgt_ids, memory);
+  const ModuleScope scope(this, "EncoderDecoder");
+  return head.forward(x);
+}
+
+Tensor EncoderDecoder::forward(const Tensor& src_ids, const Tensor& src_lengths, const Tensor& tgt_ids) const {
+  return forward(tgt_ids, encode(src_ids, src_lengths));
+}
+
+Tensor EncoderDecoder::loss(const Tensor& src_ids, const Tensor& src_lengths, const Tensor& tgt_ids, const Tensor& labels,
+                            const CrossEntropyOptions& loss_options) const {
+  const Tensor x = hidden(tgt_ids, encode(src_ids, src_lengths));
+  const ModuleScope scope(this, "EncoderDecoder");
+  return head.cross_entropy(x, labels, loss_options);
 }
 
 }  // namespace tern::nn

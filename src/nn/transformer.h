@@ -1,6 +1,7 @@
 #pragma once
 #include "nn/attention.h"
 #include "ops/checkpoint.h"
+#include "ops/loss.h"
 
 namespace tern::nn {
 
@@ -127,6 +128,133 @@ struct TransformerLayer final : Callable<TransformerLayer> {
   std::optional<MultiHeadAttention> cross_attn;  ///< cross attention to the memory, if any
   FeedForward ff;                                ///< has no parameters if ff is 0
   Dropout drop;                                  ///< dropout of each branch
+};
+
+/// Memory that cross attention reads: an encoder's states (B, S, width), and the mask of these S keys.
+struct Memory {
+  Tensor states = {};       ///< (B, S, width); undefined: no memory
+  AttentionMask mask = {};  ///< valid keys of each row
+};
+
+/// Settings of a TransformerModel that is part of a larger model, which calls `initialize` for both.
+struct TransformerPart {
+  const char* model = "TransformerModel";  ///< name in errors
+  bool cross = false;                      ///< each layer has cross attention to a memory
+  std::optional<Embedding> tokens = {};    ///< token table of another part, to be shared
+};
+
+/// Body of a language model: token and position embeddings, pre-LN transformer layers and a final norm. DecoderLM adds a head to it,
+/// EncoderDecoder has two of them.
+struct TransformerModel : Module {
+  TransformerModel() = default;
+  /// Throws Error for sizes that are not positive, heads that do not divide width without a head_dim, or an odd head size with rotary
+  /// positions.
+  explicit TransformerModel(const TransformerOptions& options);
+  /// The same as a part of a larger model; parameters keep the initialization of their layers.
+  TransformerModel(const TransformerOptions& options, const TransformerPart& part);
+  void visit(Visitor& v) override;
+
+  /// ids (B, T) of i64 -> (B, T, width). `mask` is the mask among the T tokens; position_ids, (B, T) of i64, are rows of the table of
+  /// positions, if they are not 0 .. T - 1. With a cache, ids are appended to the tokens in it: their positions follow, and they see what
+  /// KvCache says. A memory is for layers with cross attention; with a cache that of the first call is kept, and later ones are ignored.
+  /// Throws Error for another dtype or number of dimensions, or T > length.
+  Tensor hidden(const Tensor& ids, const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}, KvCache* cache = nullptr,
+                const Memory& memory = {}) const;
+  /// Creates an empty cache for `batch` rows of up to `capacity` tokens; memories as in KvCache. Throws Error for a capacity beyond the
+  /// model's length.
+  KvCache cache(std::int64_t batch, std::int64_t capacity, std::int64_t memory_capacity = 0) const;
+
+  /// Dtype of the activations, which is that of the parameters.
+  DType dtype() const;
+
+  TransformerOptions options;            ///< as given
+  Embedding tokens;                      ///< (vocab, width)
+  std::optional<Embedding> positions;    ///< (length, width), if positions are learned
+  Tensor sinusoids;                      ///< (length, width), if positions are sinusoidal
+  Dropout drop;                          ///< dropout of the embeddings
+  std::vector<TransformerLayer> blocks;  ///< the layers, in order
+  std::optional<Norm> norm;              ///< final norm
+
+ private:
+  Tensor embedded(const Tensor& ids, const Tensor& position_ids) const;
+  void forward_block(const TransformerLayer& block, ResidualStream& stream, const AttentionMask& mask, const Tensor& memory,
+                     const AttentionMask& memory_mask) const;
+  /// Position embeddings, which are added to the token embeddings: (length, width), or undefined.
+  Tensor position_table() const;
+  /// Rows of that table for `length` tokens from the first on, or for position_ids.
+  Tensor position_rows(const Tensor& position_ids, std::int64_t length) const;
+
+  const char* model_ = "TransformerModel";
+};
+
+/// Initializes parameters, named by their paths in a model, as options.initialization says. `branches` is the number of residual branches
+/// of the model.
+void initialize(const std::vector<NamedTensor>& parameters, const TransformerOptions& options, std::int64_t branches);
+
+/// Sinusoidal positions, sin(t / 10000^(2i / width)) at [t, 2i] and the cosine of the same at [t, 2i + 1]: (length, width), f32. Vaswani et
+/// al., 2017, section 3.5.
+Tensor sinusoid_table(std::int64_t length, std::int64_t width, Device device = default_device());
+
+/// Position ids for rows of a prefix and a continuation, (B, length) of i64, from the prefixes' lengths (B): the prefix counts from 0, the
+/// continuation from `start`, so that its n-th token has the same position for every length of the prefix. Both are clamped to `last`.
+Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_t start, std::int64_t last);
+
+using DecoderLMOptions = TransformerOptions;  ///< those of the body and of the head
+
+/// Decoder-only language model: a TransformerModel with a linear head. The defaults are the classic translation model; GPT-2 is head_bias =
+/// false, tied_head = true, gelu_tanh, ff = 4 width; Llama is NormKind::rms, rotary positions with RopePairs::halves, gated silu, no
+/// biases. models/hugging_face.h loads those of Hugging Face.
+struct DecoderLM final : Callable<DecoderLM, TransformerModel> {
+  DecoderLM() = default;
+  /// Throws Error as TransformerModel does.
+  explicit DecoderLM(const DecoderLMOptions& options);
+  void visit(Visitor& v) override;
+
+  /// ids (B, T), i64 -> logits (B, T, vocab): the head of hidden(ids, mask, position_ids).
+  Tensor forward(const Tensor& ids, const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}) const;
+  /// cross_entropy(forward(ids, mask, position_ids), labels, options) for labels (B, T); see Linear::cross_entropy.
+  Tensor loss(const Tensor& ids, const Tensor& labels, const CrossEntropyOptions& loss_options = {},
+              const AttentionMask& mask = {.causal = true}, const Tensor& position_ids = {}) const;
+
+  Linear head;  ///< width -> vocab; its weight is tokens.weight with tied_head
+};
+
+/// Options of EncoderDecoder: `layers` are the decoder's, and `length` is the longest source and the longest target.
+struct EncoderDecoderOptions : TransformerOptions {
+  std::int64_t encoder_layers = 0;  ///< 0: as many as the decoder has
+};
+
+/// Translation model: an encoder whose tokens all see each other, a decoder with causal self attention and cross attention to the encoder's
+/// states, and a linear head; source and target share one token table. Vaswani et al., 2017, with pre-LN layers. The defaults are those of
+/// TransformerOptions; with tied_head the head shares the table too.
+struct EncoderDecoder final : Callable<EncoderDecoder> {
+  EncoderDecoder() = default;
+  /// Throws Error as TransformerModel does, and for encoder_layers < 0.
+  explicit EncoderDecoder(const EncoderDecoderOptions& options);
+  void visit(Visitor& v) override;
+
+  /// Encodes src_ids (B, S), i64. Row b has src_lengths[b] tokens, (B) of i64, and padding after them; undefined: S tokens each. Throws
+  /// Error for other shapes and dtypes, or S > length.
+  Memory encode(const Tensor& src_ids, const Tensor& src_lengths = {}) const;
+  /// Input of the head: tgt_ids (B, T), i64 -> (B, T, width). With a cache, tgt_ids are appended to the tokens in it, and the memory is
+  /// that of the first call, whose keys, values and mask the cache keeps: see KvCache.
+  Tensor hidden(const Tensor& tgt_ids, const Memory& memory, KvCache* cache = nullptr) const;
+  /// Logits (B, T, vocab) of the tokens after each of tgt_ids (B, T).
+  Tensor forward(const Tensor& tgt_ids, const Memory& memory) const;
+  /// forward(tgt_ids, encode(src_ids, src_lengths)): the logits of a training step.
+  Tensor forward(const Tensor& src_ids, const Tensor& src_lengths, const Tensor& tgt_ids) const;
+  /// cross_entropy(forward(src_ids, src_lengths, tgt_ids), labels, options) for labels (B, T); see Linear::cross_entropy.
+  Tensor loss(const Tensor& src_ids, const Tensor& src_lengths, const Tensor& tgt_ids, const Tensor& labels,
+              const CrossEntropyOptions& loss_options = {}) const;
+  /// Creates an empty cache for `batch` targets of up to `capacity` tokens. Throws Error for a capacity beyond the model's length.
+  KvCache cache(std::int64_t batch, std::int64_t capacity, std::int64_t memory_capacity = 0) const {
+    return decoder.cache(batch, capacity, memory_capacity);
+  }
+
+  EncoderDecoderOptions options;  ///< with encoder_layers filled in
+  TransformerModel encoder;       ///< its tokens.weight is the table of both, and the parameter's name
+  TransformerModel decoder;       ///< with cross attention
+  Linear head;                    ///< width -> vocab; its weight is the table's with tied_head
 };
 
 }  // namespace tern::nn

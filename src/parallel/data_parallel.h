@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/parameter_buffer.h"
+#include "nn/module.h"
 #include "parallel/process_group.h"
 
 namespace tern::train {

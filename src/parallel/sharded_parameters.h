@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
 #include "parallel/process_group.h"
 

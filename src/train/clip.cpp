@@ -5,7 +5,7 @@
 #include <cmath>
 #include <functional>
 
-#include "nn/parameter_buffer.h"
+#include "nn/module.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"

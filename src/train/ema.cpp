@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "nn/parameter_buffer.h"
+#include "autodiff/parameter_buffer.h"
+#include "nn/module.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"

@@ -7,7 +7,8 @@
 
 #include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
-#include "nn/parameter_buffer.h"
+#include "autodiff/parameter_buffer.h"
+#include "nn/module.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"

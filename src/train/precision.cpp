@@ -3,7 +3,7 @@
 #include <array>
 
 #include "backend/enum_of.h"
-#include "nn/parameter_buffer.h"
+#include "nn/module.h"
 #include "ops/matmul.h"
 
 namespace tern::train {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "backend/parse_number.h"
-#include "nn/parameter_buffer.h"
+#include "nn/module.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"

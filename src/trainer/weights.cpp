@@ -3,7 +3,8 @@
 #include <cmath>
 #include <map>
 
-#include "nn/parameter_buffer.h"
+#include "autodiff/parameter_buffer.h"
+#include "nn/module.h"
 #include "ops/copy.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

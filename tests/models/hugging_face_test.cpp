@@ -14,7 +14,7 @@
 #include "io/safetensors_files.h"
 #include "models/hugging_face_config.h"
 #include "nn/generate.h"
-#include "nn/quantize.h"
+#include "nn/layers.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "autodiff/parameter_buffer.h"
 #include "nn/fixture.h"
 #include "ops/factory.h"
 #include "ops/loss.h"

@@ -1,7 +1,6 @@
 // Quantised models: one door, ties, files, decoding; and no training.
-#include "nn/quantize.h"
-
 #include "nn/fixture.h"
+#include "nn/layers.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

@@ -1,6 +1,4 @@
 // Searches beside those that are written out here, one hypothesis at a time, over a model without tensors.
-#include "nn/detail/search.h"
-
 #include <cmath>
 #include <limits>
 #include <map>

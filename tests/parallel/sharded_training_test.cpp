@@ -5,7 +5,7 @@
 
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
-#include "nn/decoder_lm.h"
+#include "nn/transformer.h"
 #include "ops/autocast.h"
 #include "ops/pointwise.h"
 #include "parallel/data_parallel_optimizer.h"

@@ -6,7 +6,7 @@
 #include "backend/error.h"
 #include "catch.h"
 #include "common/model.h"
-#include "nn/parameter_buffer.h"
+#include "nn/module.h"
 #include "train/train.h"
 
 using namespace tern;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "autodiff/parameter_buffer.h"
 #include "nn/fixture.h"
 #include "ops/captured_step.h"
 #include "ops/factory.h"

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "catch.h"
-#include "nn/parameter_buffer.h"
+#include "nn/module.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"

@@ -3,6 +3,7 @@
 #include <memory>
 #include <numbers>
 
+#include "autodiff/parameter_buffer.h"
 #include "nn/fixture.h"
 #include "odd_module.h"
 #include "ops/factory.h"

@@ -1,5 +1,6 @@
 // Training below float32, and optimizers on a GPU: masters, what moves and saves them, clipping within the update, and loss scaling.
 
+#include "autodiff/parameter_buffer.h"
 #include "nn/fixture.h"
 #include "odd_module.h"
 #include "ops/autocast.h"
