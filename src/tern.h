@@ -15,7 +15,6 @@
 #include "data/token_file.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
-#include "io/safetensors_files.h"
 #include "models/hugging_face.h"
 #include "nn/nn.h"
 #include "ops/attention.h"

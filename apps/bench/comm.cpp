@@ -22,7 +22,7 @@
 #include "common/model.h"
 #include "common/program.h"
 #include "common/temporary_directory.h"
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "io/json_object.h"
 #include "io/svg.h"
 #include "ops/copy.h"

@@ -7,7 +7,7 @@
 #include "bench/roofline_picture.h"
 #include "bench/timing.h"
 #include "common/program.h"
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"

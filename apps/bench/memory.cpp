@@ -14,7 +14,7 @@
 #include "bench/step_case.h"
 #include "common/model.h"
 #include "common/program.h"
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "profile/memory_history.h"
 #include "profile/memory_report.h"
 #include "train/train.h"

@@ -11,7 +11,7 @@
 #include "bench/commands.h"
 #include "bench/roofline_picture.h"
 #include "common/program.h"
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "io/json_object.h"
 #include "io/markdown.h"
 #include "io/run_directory.h"

@@ -8,7 +8,7 @@
 #include "backend/event.h"
 #include "common/program.h"
 #include "common/quantile.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"

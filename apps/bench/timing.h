@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/program.h"
-#include "io/append_file.h"
+#include "io/json_object.h"
 #include "tensor/tensor.h"
 
 namespace tern::bench {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/program.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "io/json_object.h"
 #include "io/run_directory.h"
 #include "text/printable.h"

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "backend/parse_number.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "parallel/launch_environment.h"
 #include "text/data_error.h"
 #include "text/printable.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "io/file_error.h"
+#include "io/files.h"
 
 namespace tern::apps {
 

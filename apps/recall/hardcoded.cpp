@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "common/program.h"
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "nn/nn.h"
 #include "ops/attention.h"
 #include "ops/copy.h"

@@ -8,7 +8,7 @@
 
 #include "backend/parse_number.h"
 #include "common/lists.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "text/input_file.h"
 #include "text/printable.h"
 

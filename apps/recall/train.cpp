@@ -4,7 +4,7 @@
 
 #include "common/model.h"
 #include "common/program.h"
-#include "io/checksum.h"
+#include "io/files.h"
 #include "io/run_directory.h"
 #include "recall/targets.h"
 #include "recall/training.h"

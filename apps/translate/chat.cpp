@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "common/program.h"
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "text/line_reader.h"
 #include "text/printable.h"
 #include "text/unicode.h"

@@ -8,7 +8,7 @@
 
 #include "common/model.h"
 #include "common/program.h"
-#include "io/checksum.h"
+#include "io/files.h"
 #include "io/run_directory.h"
 #include "nn/nn.h"
 #include "text/corpus.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/file_error.h"
+#include "io/files.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
 #include "nn/layers.h"

@@ -6,7 +6,7 @@
 namespace tern::backend {
 
 /// Replaces a file's content atomically: readers see the old file or the new one, and of two writers the last one wins. It need not survive
-/// a power failure (for that see io/atomic_file.h). Returns the error if it could not be written.
+/// a power failure (for that see io/files.h). Returns the error if it could not be written.
 std::error_code replace_file(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace tern::backend

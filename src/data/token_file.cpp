@@ -13,8 +13,7 @@
 #include <numeric>
 #include <string>
 
-#include "io/atomic_file.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "text/input_file.h"
 #include "text/printable.h"
 

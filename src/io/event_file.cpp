@@ -8,9 +8,7 @@
 #include <concepts>
 #include <system_error>
 
-#include "io/atomic_file.h"
-#include "io/checksum.h"
-#include "io/file_error.h"
+#include "io/files.h"
 
 namespace tern::io {
 

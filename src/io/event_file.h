@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/append_file.h"
+#include "io/files.h"
 
 namespace tern::io {
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "io/file_error.h"
 #include "text/json_reader.h"
 #include "text/printable.h"
 
@@ -134,5 +133,12 @@ std::string JsonObject::pretty() const {
   for (const auto& [key, text] : members_) result += fmt::format("{}  {}: {}", result.size() > 2 ? ",\n" : "", text_of(key), text);
   return result + "\n}\n";
 }
+
+JsonObject read_json(const std::string& path) {
+  constexpr std::size_t max_bytes = std::size_t(16) << 20;
+  return JsonObject::parse(read_file(path, max_bytes), path);
+}
+
+void write_json(const std::string& path, const JsonObject& object) { write_file_atomically(path, object.pretty()); }
 
 }  // namespace tern::io

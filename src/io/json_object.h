@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "io/files.h"
+
 namespace tern::io {
 
 /// A string as JSON text, in quotes. Bytes that are not UTF-8 become U+FFFD.
@@ -69,6 +71,29 @@ class JsonObject {
 
   std::vector<std::pair<std::string, std::string>> members_;  ///< each key with its value's JSON text
   std::string where_;
+};
+
+/// Reads and parses a file that holds one JSON object. Throws FileError.
+JsonObject read_json(const std::string& path);
+/// Replaces a file by an object, one key a line. Throws FileError.
+void write_json(const std::string& path, const JsonObject& object);
+
+/// A log of JSON objects, one a line: an AppendFile.
+class JsonLog {
+ public:
+  /// Opens the file for appending, and makes it if need be. Throws FileError.
+  explicit JsonLog(std::string path) : file_(std::move(path)) {}
+
+  /// Appends a line. Throws FileError, as a DiskError on a full disk: the file then ends with the line before, and up to a megabyte of
+  /// later lines is kept in memory for the next call.
+  void write(const JsonObject& line) { file_.write(line.dump() + "\n"); }
+  /// Writes the lines that are kept in memory, and waits until the disk has all. Throws FileError.
+  void sync() { file_.sync(); }
+  /// The size of the file in bytes, with the lines that are still in memory.
+  std::int64_t size() const noexcept { return file_.size(); }
+
+ private:
+  AppendFile file_;
 };
 
 }  // namespace tern::io

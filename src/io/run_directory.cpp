@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "backend/parse_number.h"
-#include "io/checksum.h"
+#include "io/files.h"
 
 namespace tern::io {
 
@@ -32,8 +32,7 @@ const std::array<std::string, 11> run_files = {"config.json",       "tokenizer.j
                                                "trace.json",        "ops.md",         "memory.svg", "model.safetensors",   "summary.json",
                                                checkpoint_directory};
 
-constexpr std::size_t max_json_bytes = std::size_t(16) << 20, max_tokenizer_bytes = std::size_t(256) << 20,
-                      max_log_bytes = std::size_t(4) << 30;
+constexpr std::size_t max_tokenizer_bytes = std::size_t(256) << 20, max_log_bytes = std::size_t(4) << 30;
 
 std::string digest_key(const std::string& name) { return fmt::format("{}:{}", checksum_key, name); }
 
@@ -345,9 +344,5 @@ void RunDirectory::require_digests(const Metadata& metadata, const std::string& 
                                      fs::path(source).filename().string()));
   }
 }
-
-JsonObject read_json(const std::string& path) { return JsonObject::parse(read_file(path, max_json_bytes), path); }
-
-void write_json(const std::string& path, const JsonObject& object) { write_file_atomically(path, object.pretty()); }
 
 }  // namespace tern::io

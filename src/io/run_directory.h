@@ -7,38 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/file_descriptor.h"
-#include "io/append_file.h"
-#include "io/atomic_file.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "io/json_object.h"
 #include "io/safetensors.h"
 
 namespace tern::io {
-
-/// A directory that one process at a time writes: made if need be, and locked while this object lives. The lock is an flock on the
-/// directory itself, which ends with the process however that ends, and leaves no file. On a file system without such locks, as some
-/// network file systems are, the directory is written without one.
-class DirectoryLock {
- public:
-  /// Throws FileError if another process holds the lock, or if the directory cannot be made; parents that were made are then removed.
-  explicit DirectoryLock(std::string path);
-  /// Unlocks, and removes the directories that the constructor made if they are still empty.
-  ~DirectoryLock();
-  DirectoryLock(DirectoryLock&& other) noexcept;  ///< takes over the lock
-  DirectoryLock& operator=(DirectoryLock&&) = delete;
-
-  const std::string& path() const noexcept { return path_; }  ///< of the directory
-
- private:
-  void make();
-  bool lock();
-  void release() noexcept;
-
-  std::string path_;
-  std::vector<std::string> made_;  ///< directories that the constructor made, the outermost first
-  backend::FileDescriptor descriptor_;
-};
 
 /// Policy of create() for a directory that is not empty.
 enum class Existing : std::uint8_t {
@@ -154,10 +127,5 @@ class RunDirectory {
   bool is_staged_ = false;
   bool replaces_itself_ = false;  ///< the staged part resumes a run that was committed: Note [Resuming a run]
 };
-
-/// Reads and parses a file that holds one JSON object. Throws FileError.
-JsonObject read_json(const std::string& path);
-/// Replaces a file by an object, one key a line. Throws FileError.
-void write_json(const std::string& path, const JsonObject& object);
 
 }  // namespace tern::io

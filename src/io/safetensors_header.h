@@ -51,9 +51,6 @@ SafetensorsHeader read_safetensors_header(text::InputFile& file, const std::func
 /// Sets the order and the ranges of the entries. Returns the header's JSON, padded with spaces to a multiple of 8 bytes.
 std::string layout_safetensors(SafetensorsHeader& header);
 
-/// Makes an entry's tensor on the CPU, whose bytes `read` fills in.
-Tensor read_tensor(const TensorEntry& entry, const std::function<void(void* data, std::size_t bytes)>& read);
-
 /// A name for an error message: quoted, on one line, shortened to about 80 bytes.
 std::string quote_name(std::string_view name);
 

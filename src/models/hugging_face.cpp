@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
-#include "io/atomic_file.h"
-#include "io/safetensors_files.h"
+#include "io/files.h"
+#include "io/safetensors.h"
 #include "io/safetensors_header.h"
 #include "models/hugging_face_config.h"
 #include "models/hugging_face_names.h"

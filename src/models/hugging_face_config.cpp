@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "io/file_error.h"
+#include "io/files.h"
 #include "text/json_reader.h"
 #include "text/printable.h"
 

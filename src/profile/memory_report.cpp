@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "io/markdown.h"
 
 namespace tern::profile {

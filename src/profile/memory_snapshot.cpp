@@ -13,7 +13,7 @@
 #include <map>
 #include <string_view>
 
-#include "io/atomic_file.h"
+#include "io/files.h"
 
 namespace tern::profile {
 

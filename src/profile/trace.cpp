@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "io/json_object.h"
 
 namespace tern::profile {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <thread>
 
-#include "io/checksum.h"
+#include "io/files.h"
 #include "ops/copy.h"
 #include "parallel/socket.h"
 #include "tensor/ceil_div.h"

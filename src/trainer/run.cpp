@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "backend/parse_number.h"
-#include "io/atomic_file.h"
 #include "io/event_file.h"
+#include "io/files.h"
 #include "io/markdown.h"
 #include "io/svg.h"
 #include "tensor/ceil_div.h"

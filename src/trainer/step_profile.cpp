@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"

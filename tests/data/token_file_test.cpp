@@ -8,7 +8,7 @@
 #include "catch.h"
 #include "data/loader.h"
 #include "files.h"
-#include "io/file_error.h"
+#include "io/files.h"
 
 namespace tern::data {
 

@@ -1,6 +1,6 @@
 // config.json: read, ask for every type, write, read again.
 #include "fuzz.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "io/json_object.h"
 
 using namespace tern::io;

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "io/file_error.h"
+#include "io/files.h"
 #include "io/safetensors.h"
 #include "text/bpe.h"
 #include "text/input_file.h"

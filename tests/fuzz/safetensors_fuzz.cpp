@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "fuzz.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "io/safetensors_header.h"
 #include "text/json_reader.h"
 

@@ -6,7 +6,7 @@
 
 #include "catch.h"
 #include "event_records.h"
-#include "io/checksum.h"
+#include "io/files.h"
 #include "support.h"
 
 using namespace tern::io;

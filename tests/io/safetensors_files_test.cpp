@@ -1,11 +1,10 @@
-#include "io/safetensors_files.h"
-
 #include <sys/resource.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "catch.h"
+#include "io/safetensors.h"
 #include "ops/factory.h"
 #include "support.h"
 

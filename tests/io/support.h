@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "files.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "paths.h"
 
 namespace tern::io::test {

@@ -10,8 +10,8 @@
 
 #include "catch.h"
 #include "files.h"
-#include "io/file_error.h"
-#include "io/safetensors_files.h"
+#include "io/files.h"
+#include "io/safetensors.h"
 #include "models/hugging_face_config.h"
 #include "nn/generate.h"
 #include "nn/layers.h"

@@ -8,7 +8,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "io/safetensors.h"
 #include "nn/nn.h"
 #include "text/bpe.h"

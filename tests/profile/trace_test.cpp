@@ -6,7 +6,7 @@
 #include <set>
 
 #include "files.h"
-#include "io/file_error.h"
+#include "io/files.h"
 #include "support.h"
 
 using namespace tern;
