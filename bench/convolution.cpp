@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "autodiff/engine.h"
-#include "backend/event.h"
+#include "backend/stream.h"
 #include "ops/conv.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "backend/device.h"
-#include "backend/event.h"
+#include "backend/stream.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/operators.h"

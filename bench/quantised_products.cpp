@@ -16,7 +16,7 @@
 #include <functional>
 
 #include "backend/device.h"
-#include "backend/event.h"
+#include "backend/stream.h"
 #include "ops/captured_step.h"
 #include "ops/matmul.h"
 #include "ops/quantize.h"

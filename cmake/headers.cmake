@@ -12,7 +12,7 @@ set(tern_include ${PROJECT_BINARY_DIR}/include)
 configure_file(cmake/version.h.in ${tern_include}/tern/version.h @ONLY)
 
 # Each source of ours would be another one to ccache with a directory of the build on its path: those that say the version have it alone.
-set_source_files_properties(src/backend/version.cpp src/ops/cpu/variant.cpp src/text/metrics.cpp PROPERTIES INCLUDE_DIRECTORIES ${tern_include})
+set_source_files_properties(src/backend/device.cpp src/ops/cpu/variant.cpp src/text/metrics.cpp PROPERTIES INCLUDE_DIRECTORIES ${tern_include})
 
 if(PROJECT_IS_TOP_LEVEL)
   # Programs and tests of ours include as the library does, and <tern/tern.h> is a link to the same files.

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/error.h"
-#include "backend/system_memory.h"
+#include "backend/memory.h"
 #include "bench/commands.h"
 #include "bench/cost_model.h"
 #include "bench/lists.h"

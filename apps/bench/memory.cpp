@@ -1,3 +1,5 @@
+#include "backend/memory.h"
+
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -8,7 +10,6 @@
 #include <optional>
 
 #include "backend/error.h"
-#include "backend/system_memory.h"
 #include "bench/commands.h"
 #include "bench/lists.h"
 #include "bench/step_case.h"

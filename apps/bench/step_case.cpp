@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "backend/error.h"
-#include "backend/event.h"
-#include "backend/system_memory.h"
+#include "backend/memory.h"
+#include "backend/stream.h"
 #include "bench/ranks.h"
 #include "common/model.h"
 #include "common/program.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/event.h"
+#include "backend/stream.h"
 #include "common/program.h"
 #include "common/quantile.h"
 #include "io/files.h"

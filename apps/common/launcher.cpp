@@ -16,7 +16,7 @@
 #include <optional>
 #include <thread>
 
-#include "backend/file_descriptor.h"
+#include "backend/file.h"
 #include "common/program.h"
 #include "common/temporary_directory.h"
 #include "parallel/socket.h"

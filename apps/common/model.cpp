@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backend/system_memory.h"
+#include "backend/memory.h"
 #include "common/program.h"
 
 namespace tern::apps {

@@ -13,7 +13,7 @@
 #include <optional>
 #include <string_view>
 
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 #include "io/files.h"
 #include "parallel/launch_environment.h"
 #include "text/data_error.h"

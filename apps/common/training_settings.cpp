@@ -1,6 +1,6 @@
 #include "common/training_settings.h"
 
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 
 namespace tern::apps {
 

@@ -1,7 +1,7 @@
 // tern-launch: starts the processes of one training on this machine.
 #include <fmt/format.h>
 
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 #include "common/launcher.h"
 #include "common/program.h"
 

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <variant>
 
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 #include "common/lists.h"
 #include "io/files.h"
 #include "text/input_file.h"

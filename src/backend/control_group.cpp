@@ -1,13 +1,16 @@
 #include "backend/control_group.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <optional>
 #include <string>
+
+#include "backend/memory.h"
+#include "backend/parse.h"
 
 namespace tern::backend {
 
@@ -16,9 +19,8 @@ namespace fs = std::filesystem;
 /// Next number of a file; none if there is no such file, or it says "max" or -1.
 static std::optional<std::uint64_t> next_number(std::istream& in) {
   std::string word;
-  std::uint64_t value = 0;
-  if (!(in >> word) || std::from_chars(word.data(), word.data() + word.size(), value).ec != std::errc()) return std::nullopt;
-  return value;
+  in >> word;
+  return parse_number<std::uint64_t>(word);
 }
 
 static std::optional<std::uint64_t> number_in(const fs::path& file) {
@@ -74,5 +76,13 @@ int threads_for(int processors, const GroupLimits& limits) {
 }
 
 GroupLimits group_limits() { return group_limits("/proc/self/cgroup", "/sys/fs/cgroup"); }
+
+std::uint64_t usable_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
+  const std::uint64_t physical = pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : 0;
+  const std::uint64_t limit = group_limits().memory;
+  if (physical != 0) return std::min(physical, limit);
+  return limit == std::numeric_limits<std::uint64_t>::max() ? 0 : limit;
+}
 
 }  // namespace tern::backend

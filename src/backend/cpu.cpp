@@ -9,10 +9,8 @@
 #include <utility>
 
 #include "backend/device.h"
-#include "backend/event.h"
 #include "backend/memory.h"
-#include "backend/memory_observer.h"
-#include "backend/system_memory.h"
+#include "backend/stream.h"
 
 namespace tern::backend {
 

@@ -1,11 +1,11 @@
 #include "backend/device.h"
 
 #include <fmt/format.h>
+#include <tern/version.h>
 
 #include <algorithm>
 #include <cstdio>
 
-#include "backend/error.h"
 #include "backend/memory.h"
 
 namespace tern {
@@ -30,3 +30,5 @@ void fail_without_cuda(Device device) {
 }
 
 }  // namespace tern
+
+const char* tern::version() noexcept { return TERN_VERSION_STRING; }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 
 #include "backend/device.h"
 
@@ -28,6 +29,10 @@ void copy_from_host(Cuda, void* destination, const void* source, std::size_t byt
 void copy_to_host(Cpu, void* destination, const void* source, std::size_t bytes, Stream stream);
 void copy_to_host(Cuda, void* destination, const void* source, std::size_t bytes, Stream stream);
 /// @}
+/// Pinned (page-locked) host memory for copies to a device: copy_from_host from it returns before the copy is done, and only then may the
+/// source be reused. Only CUDA has it. Allocating and freeing it is slow, and may wait for the device.
+void* allocate_pinned(Cuda, std::size_t bytes, Device device);
+void free_pinned(Cuda, void* data) noexcept;
 /// @{
 /// Waits for the work queued on the stream. Does nothing on the CPU, where a kernel is done when its call returns.
 void synchronize(Cpu, Stream stream);
@@ -55,6 +60,46 @@ MemoryStatistics memory_statistics(Cuda, Device device);
 /// Resets the peak to the memory allocated now.
 void reset_peak_memory(Cpu, Device device);
 void reset_peak_memory(Cuda, Device device);
+/// @}
+
+/// Number of bytes that the CPU's allocator counts for a request.
+std::size_t allocated_size(Cpu, std::size_t bytes);
+/// Returns the memory that the CPU's allocator keeps for later tensors to the system.
+void release_cached_memory(Cpu);
+/// Bytes of memory that this process may use: the machine's, or less if its control groups (of a container or a batch job), of version 1 or
+/// 2, have limits. 0 if unknown.
+std::uint64_t usable_memory();
+
+/// Kind of an allocator's event. A segment is memory that it takes from the device, from which blocks are handed out and cached.
+enum class MemoryAction : std::uint8_t { alloc, free, segment_alloc, segment_free, out_of_memory };
+
+/// Event of an allocator.
+struct MemoryEvent {
+  MemoryAction action = MemoryAction::alloc;  ///< what happened
+  Stream stream;                              ///< stream of the request, and its device
+  const void* address = nullptr;              ///< address of the block or segment; null if memory ran out
+  std::size_t bytes = 0;                      ///< as memory_statistics counts them: rounded up
+  std::size_t requested = 0;                  ///< bytes requested, of an allocation, also a failed one
+  std::size_t available = 0;                  ///< free memory of the device at a failed allocation, if known
+};
+
+/// Observer of an allocator. It is called with the allocator locked, in the order of allocations and frees, from any thread: it must not
+/// use memory of the device, nor query statistics.
+class MemoryObserver {
+ public:
+  virtual ~MemoryObserver() = default;
+  /// Called after on_memory has reported the memory that already existed; events after this call are reported as they happen.
+  virtual void on_begin(const MemoryStatistics& now) noexcept = 0;
+  /// Reports an event. Must not throw.
+  virtual void on_memory(const MemoryEvent& event) noexcept = 0;
+};
+
+/// @{
+/// Sets the observer of the device's allocator; null removes it. It first gets the current state as events: the segments that are held, and
+/// on CUDA the live blocks too; then on_begin. Without an observer an allocation costs one extra load and branch. Throws Error if there is
+/// another observer; all CUDA devices share one.
+void observe_memory(Cpu, Device device, MemoryObserver* observer);
+void observe_memory(Cuda, Device device, MemoryObserver* observer);
 /// @}
 
 }  // namespace tern::backend

@@ -1,6 +1,12 @@
 #include "backend/observer.h"
 
+#include <chrono>
+
 namespace tern::backend {
+
+std::int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 void Observer::watch() {
   thread_local std::uint64_t last = 0;  // never reused: a scope that an earlier observer saw begin may still be open

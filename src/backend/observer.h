@@ -16,6 +16,9 @@ namespace backend {
 // training step the pass. Without an observer each report costs a load and a branch. No result depends on observers, but jvp's own. Types
 // of higher layers are passed by reference and are only declared here.
 
+/// Nanoseconds of std::chrono::steady_clock, which has an arbitrary start: the one clock of spans, device records and training runs.
+std::int64_t steady_ns();
+
 /// Observer of the work of a thread. Several may watch one thread: each sees everything from watch() to unwatch().
 class Observer {
  public:

@@ -1,6 +1,7 @@
 #pragma once
+#include <cstdint>
 
-// Thread pool of the CPU kernels (num_threads and set_num_threads are in backend/device.h).
+// Threads: the pool of the CPU kernels (num_threads and set_num_threads are in backend/device.h), and signals kept off a thread.
 namespace tern::backend {
 
 /// Calls call(context, part) for each part in [0, parts), on this thread and on the pool's threads; returns when all are done. Parts must
@@ -14,5 +15,21 @@ template <class F>
 void run_parts(int parts, const F& f, bool are_long = false) noexcept {
   run_parts(parts, [](const void* context, int part) { (*static_cast<const F*>(context))(part); }, &f, are_long);
 }
+
+/// Scope in which no signal's handler runs on the calling thread, but for faults of its own instructions (SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+/// SIGTRAP, SIGSYS) and SIGABRT. Other threads handle the process's signals meanwhile; where there is none, they wait for the scope's end.
+class BlockedSignals {
+ public:
+  /// The signals that are blocked: those that programs use, or also those that the C library uses for itself (pthread_cancel, setuid). A
+  /// thread that starts in the scope blocks the same ones for its life, and needs the latter.
+  enum class Which { of_programs, all };
+  explicit BlockedSignals(Which which) noexcept;
+  ~BlockedSignals();
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  std::uint64_t before_ = 0;  ///< the thread's mask, a bit for each signal
+};
 
 }  // namespace tern::backend

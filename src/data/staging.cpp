@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "backend/memory.h"
-#include "backend/pinned.h"
 #include "ops/copy.h"
 #include "tensor/context.h"
 

@@ -3,7 +3,7 @@
 #include <mutex>
 #include <vector>
 
-#include "backend/event.h"
+#include "backend/stream.h"
 #include "tensor/tensor.h"
 
 namespace tern::data {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/file_descriptor.h"
+#include "backend/file.h"
 #include "text/data_error.h"
 
 /// Files that survive: replaced as a whole, or grown by whole records; a directory that one process writes; checksums of what is in them.

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 #include "io/files.h"
 
 namespace tern::io {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/file.h"
 #include "io/files.h"
 #include "io/json_object.h"
 #include "io/safetensors.h"

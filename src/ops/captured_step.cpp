@@ -4,7 +4,7 @@
 
 #include "autodiff/autograd_state.h"
 #include "autodiff/gradient_sink.h"
-#include "backend/event.h"
+#include "backend/stream.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 

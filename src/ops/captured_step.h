@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "backend/graph.h"
+#include "backend/stream.h"
 #include "tensor/fields.h"
 #include "tensor/tensor.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "autodiff/saved_tensor.h"
-#include "backend/enum_of.h"
+#include "backend/parse.h"
 #include "ops/autocast.h"
 
 namespace tern {

@@ -9,7 +9,6 @@
 #include <mutex>
 #include <utility>
 
-#include "backend/clock.h"
 #include "backend/error.h"
 #include "backend/observer.h"
 

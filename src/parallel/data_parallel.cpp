@@ -9,8 +9,8 @@
 
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
-#include "backend/enum_of.h"
 #include "backend/observer.h"
+#include "backend/parse.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "parallel/data_parallel_state.h"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "backend/error.h"
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 
 namespace tern::parallel {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/error.h"
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 #include "parallel/lobby.h"
 
 namespace tern::parallel {

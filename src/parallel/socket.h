@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "backend/file_descriptor.h"
+#include "backend/file.h"
 
 namespace tern::parallel {
 

@@ -19,8 +19,7 @@
 #include <vector>
 
 #include "backend/error.h"
-#include "backend/file_descriptor.h"
-#include "backend/replace_file.h"
+#include "backend/file.h"
 #include "parallel/lobby.h"
 
 namespace tern::parallel {

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "backend/clock.h"
+#include "backend/observer.h"
 #include "profile/kernel_name.h"
 #endif
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "autodiff/node.h"
-#include "backend/clock.h"
+#include "backend/observer.h"
 #include "tensor/dispatch.h"
 
 #if __has_include(<execinfo.h>)

@@ -8,7 +8,7 @@
 
 #include "autodiff/anomaly.h"
 #include "autodiff/node.h"
-#include "backend/memory_observer.h"
+#include "backend/memory.h"
 #include "nn/module.h"
 #include "train/optimizer.h"
 

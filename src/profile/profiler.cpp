@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "backend/clock.h"
 #include "backend/error.h"
+#include "backend/observer.h"
 #include "profile/thread_recorder.h"
 
 namespace tern::profile {

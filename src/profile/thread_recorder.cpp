@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "autodiff/node.h"
-#include "backend/clock.h"
+#include "backend/observer.h"
 
 namespace tern::profile {
 

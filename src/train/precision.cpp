@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "backend/enum_of.h"
+#include "backend/parse.h"
 #include "nn/module.h"
 #include "ops/matmul.h"
 

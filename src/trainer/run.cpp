@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 #include "io/event_file.h"
 #include "io/files.h"
 #include "io/markdown.h"

@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "backend/clock.h"
+#include "backend/observer.h"
 
 namespace tern::train {
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 #include "nn/module.h"
 #include "ops/copy.h"
 #include "ops/factory.h"

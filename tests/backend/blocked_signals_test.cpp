@@ -1,5 +1,3 @@
-#include "backend/blocked_signals.h"
-
 #include <atomic>
 #include <chrono>
 #include <csignal>

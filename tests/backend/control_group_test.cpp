@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "backend/system_memory.h"
+#include "backend/memory.h"
 #include "catch.h"
 #include "files.h"
 

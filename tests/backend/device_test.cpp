@@ -4,7 +4,7 @@
 #include <optional>
 #include <thread>
 
-#include "backend/event.h"
+#include "backend/stream.h"
 #include "catch.h"
 #include "message.h"
 #include "tensor/tensor.h"

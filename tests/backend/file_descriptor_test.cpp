@@ -1,8 +1,7 @@
 // Owned file descriptors: who closes them, and when.
-#include "backend/file_descriptor.h"
-
 #include <fcntl.h>
 
+#include "backend/file.h"
 #include "catch.h"
 
 namespace tern {

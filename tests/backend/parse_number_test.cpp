@@ -1,8 +1,7 @@
 // Numbers that a whole text is.
-#include "backend/parse_number.h"
-
 #include <cstdint>
 
+#include "backend/parse.h"
 #include "catch.h"
 
 namespace tern {

@@ -1,6 +1,5 @@
 // Files that are replaced whole.
-#include "backend/replace_file.h"
-
+#include "backend/file.h"
 #include "catch.h"
 #include "files.h"
 

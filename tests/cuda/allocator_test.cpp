@@ -4,8 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/event.h"
-#include "backend/graph.h"
+#include "backend/stream.h"
 #include "catch.h"
 #include "cuda/runtime/stream.h"
 #include "ops/kernels/copy.h"

@@ -1,7 +1,5 @@
 // The order of work in a recorded graph.
-#include "backend/graph.h"
-
-#include "backend/event.h"
+#include "backend/stream.h"
 #include "catch.h"
 #include "cuda/runtime/stream.h"
 #include "ops/copy.h"

@@ -2,8 +2,7 @@
 
 #include <vector>
 
-#include "backend/event.h"
-#include "backend/graph.h"
+#include "backend/stream.h"
 #include "catch.h"
 #include "tensor/context.h"
 #include "twin.h"

@@ -2,8 +2,8 @@
 #include <thread>
 
 #include "autodiff/engine.h"
-#include "backend/event.h"
 #include "backend/memory.h"
+#include "backend/stream.h"
 #include "catch.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/stream.h"

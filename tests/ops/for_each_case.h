@@ -3,7 +3,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "backend/memory_observer.h"
+#include "backend/memory.h"
 #include "catch.h"
 #include "op_cases.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "backend/memory_observer.h"
+#include "backend/memory.h"
 #include "catch.h"
 #include "nn/nn.h"
 #include "ops/factory.h"

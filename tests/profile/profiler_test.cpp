@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "autodiff/engine.h"
-#include "backend/clock.h"
+#include "backend/observer.h"
 #include "ops/captured_step.h"
 #include "ops/checkpoint.h"
 #include "ops/copy.h"

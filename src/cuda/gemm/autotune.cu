@@ -9,9 +9,8 @@
 #include <sstream>
 #include <string>
 
-#include "backend/event.h"
-#include "backend/graph.h"
-#include "backend/replace_file.h"
+#include "backend/file.h"
+#include "backend/stream.h"
 #include "cuda/device/group.cuh"
 #include "cuda/gemm/autotune.h"
 #include "cuda/runtime/allocator.h"

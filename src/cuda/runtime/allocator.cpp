@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backend/memory.h"
-#include "backend/memory_observer.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/stream.h"
 #include "tensor/ceil_div.h"

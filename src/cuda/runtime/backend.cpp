@@ -2,11 +2,8 @@
 #include <set>
 #include <utility>
 
-#include "backend/device_failure.h"
-#include "backend/event.h"
 #include "backend/memory.h"
-#include "backend/pinned.h"
-#include "backend/system_memory.h"
+#include "backend/stream.h"
 #include "cuda/runtime/launch.h"
 
 namespace tern::gpu {

@@ -4,8 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/device_failure.h"
-#include "backend/graph.h"
+#include "backend/stream.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/stream.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
 
-#include "backend/blocked_signals.h"
+#include "backend/threads.h"
 #endif
 
 namespace tern::onednn {

@@ -11,9 +11,8 @@
 #include <optional>
 #include <thread>
 
-#include "backend/device_failure.h"
-#include "backend/event.h"
 #include "backend/memory.h"
+#include "backend/stream.h"
 #include "cuda/runtime/stream.h"
 #include "ops/factory.h"
 #include "parallel/nccl/progress.h"

@@ -1,8 +1,14 @@
 #pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "backend/device.h"
 
+// Work of a stream: events within it, graphs captured from it, and its failure.
 namespace tern::backend {
 
 // Backend functions of Event: a handle belongs to one device.
@@ -61,5 +67,49 @@ class Event {
 
 /// Makes work queued on `stream` from now on wait for everything that `other` has queued so far.
 inline void wait_stream(Stream stream, Stream other) { Event(other).wait(stream); }
+
+/// CUDA graph: work of a stream that was captured once and can be launched again as a whole.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  /// Copies each of the capture's inputs from its address in `inputs`, writes `rng_offset` where the captured work reads it, then runs the
+  /// work.
+  virtual void launch(std::span<const void* const> inputs = {}, std::uint64_t rng_offset = 0) = 0;
+  /// Number of kernels, copies and fills in the graph.
+  virtual std::size_t nodes() const = 0;
+};
+
+/// Separate stream for capture. No other stream gets memory freed on it, even if memory is short: captured work contains its addresses.
+class GraphStream {
+ public:
+  virtual ~GraphStream() = default;
+  virtual Stream get() const = 0;  ///< must be the current stream during a capture
+  /// Memory that the captured work reads, and that each launch fills first, as a part of the graph.
+  struct Input {
+    void* data;         ///< address that the recorded work reads, on the device
+    std::size_t bytes;  ///< number of bytes that each launch copies there
+  };
+  /// Maximal number of inputs of a graph, which one kernel copies.
+  static constexpr std::size_t max_inputs = 32;
+  /// Captures `work`, which queues on this stream only; nothing runs. Throws Error if the work cannot be captured, because it waits for the
+  /// device, or if there are more than max_inputs inputs. `rng_offset`, if not null, is where kernels read the position of the random
+  /// stream; each launch writes it.
+  virtual std::unique_ptr<Graph> record(const std::function<void()>& work, std::span<const Input> inputs = {},
+                                        std::uint64_t* rng_offset = nullptr) = 0;
+};
+
+/// Returns null: the CPU has no graphs.
+inline std::unique_ptr<GraphStream> graph_stream(Cpu, Device) { return nullptr; }
+/// Creates a stream of the device for capture. Throws Error if CUDA cannot create one.
+std::unique_ptr<GraphStream> graph_stream(Cuda, Device device);
+
+/// Marks work queued on the device as lost, for example after a collective was aborted because another process ended: from then on, waits
+/// for the device and launches of graphs on it throw Error with this message. The loss would otherwise go unnoticed, since later kernels
+/// still run. The first of several messages counts, until they are cleared.
+void mark_failed(Device device, std::string message);
+/// Clears the failure: work queued from now on is valid.
+void clear_failure(Device device);
+/// Throws Error with the message if the device's work is lost.
+void throw_if_failed(Device device);
 
 }  // namespace tern::backend

@@ -1,6 +1,10 @@
 #pragma once
+#include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
+// Files of the system: their descriptors, and the replacement of one.
 namespace tern::backend {
 
 /// Owner of the descriptor of an open file, pipe or socket, which it closes; may be empty.
@@ -30,5 +34,9 @@ struct Pipe {
   FileDescriptor from;  ///< read end
   FileDescriptor to;    ///< write end
 };
+
+/// Replaces a file's content atomically: readers see the old file or the new one, and of two writers the last one wins. It need not survive
+/// a power failure (for that see io/files.h). Returns the error if it could not be written.
+std::error_code replace_file(const std::string& path, std::string_view content);
 
 }  // namespace tern::backend

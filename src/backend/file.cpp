@@ -1,13 +1,31 @@
-#include "backend/replace_file.h"
+#include "backend/file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "backend/error.h"
+
 namespace tern::backend {
 
-std::error_code replace_file(const std::filesystem::path& path, std::string_view content) {
+void FileDescriptor::close() noexcept {
+  if (is_open()) ::close(release());
+}
+
+Pipe::Pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("no pipe could be made: ") + std::strerror(errno));
+  from = FileDescriptor(ends[0]);
+  to = FileDescriptor(ends[1]);
+}
+
+std::error_code replace_file(const std::string& name, std::string_view content) {
+  const std::filesystem::path path = name;
   // The name contains the process id, so that two writers do not share a file.
   const std::filesystem::path written = path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()));
   std::ofstream file(written, std::ios::binary);

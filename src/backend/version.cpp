@@ -1,3 +1,0 @@
-#include <tern/version.h>
-
-const char* tern::version() noexcept { return TERN_VERSION_STRING; }
