@@ -14,7 +14,7 @@
 #include "io/files.h"
 #include "io/json_object.h"
 #include "io/run_directory.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::apps {
 

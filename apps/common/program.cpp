@@ -17,7 +17,7 @@
 #include "io/files.h"
 #include "parallel/launch_environment.h"
 #include "text/data_error.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/ranks.h"
 #include "trainer/stop.h"
 

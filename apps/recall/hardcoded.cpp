@@ -19,7 +19,7 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "recall/score.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::recall {
 

@@ -10,7 +10,7 @@
 #include "common/lists.h"
 #include "io/files.h"
 #include "text/input_file.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::recall {
 

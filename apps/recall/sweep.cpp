@@ -14,7 +14,7 @@
 #include "recall/score.h"
 #include "recall/train.h"
 #include "recall/training.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/stop.h"
 #include "trainer/terminal.h"
 

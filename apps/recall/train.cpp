@@ -8,7 +8,7 @@
 #include "io/run_directory.h"
 #include "recall/targets.h"
 #include "recall/training.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/stop.h"
 
 namespace tern::recall {

@@ -16,7 +16,7 @@
 #include "ops/reduce.h"
 #include "ops/rope.h"
 #include "ops/view.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::translate {
 

@@ -6,7 +6,7 @@
 #include "io/run_directory.h"
 #include "ops/copy.h"
 #include "text/bpe.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/terminal.h"
 #include "translate/commands.h"
 #include "translate/options.h"

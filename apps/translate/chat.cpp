@@ -3,8 +3,7 @@
 
 #include "common/program.h"
 #include "io/files.h"
-#include "text/line_reader.h"
-#include "text/printable.h"
+#include "text/corpus.h"
 #include "text/unicode.h"
 #include "trainer/terminal.h"
 #include "translate/attention_picture.h"

@@ -11,9 +11,9 @@
 #include "common/model.h"
 #include "common/program.h"
 #include "common/quantile.h"
+#include "text/corpus.h"
 #include "text/data_error.h"
-#include "text/line_reader.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/terminal.h"
 #include "translate/commands.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "text/batching.h"
+#include "text/bpe.h"
 #include "text/corpus.h"
-#include "text/epoch_encoder.h"
 #include "translate/options.h"
 
 namespace tern::translate {

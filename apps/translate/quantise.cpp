@@ -5,7 +5,7 @@
 #include "common/program.h"
 #include "io/run_directory.h"
 #include "nn/layers.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/terminal.h"
 #include "translate/commands.h"
 #include "translate/translator.h"

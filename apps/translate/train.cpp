@@ -13,7 +13,7 @@
 #include "nn/nn.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/stop.h"
 #include "translate/commands.h"
 #include "translate/training.h"

@@ -11,7 +11,7 @@
 #include "nn/layers.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "translate/pairs.h"
 
 namespace tern::translate {

@@ -15,7 +15,7 @@
 
 #include "io/files.h"
 #include "text/input_file.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::data {
 

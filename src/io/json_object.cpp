@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "text/json_reader.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::io {
 

@@ -11,7 +11,7 @@
 
 #include "tensor/checked.h"
 #include "text/json_reader.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::io {
 

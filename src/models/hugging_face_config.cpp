@@ -10,7 +10,7 @@
 
 #include "io/files.h"
 #include "text/json_reader.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::models {
 

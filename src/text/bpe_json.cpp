@@ -14,7 +14,7 @@
 #include "text/bpe_model.h"
 #include "text/data_error.h"
 #include "text/json_reader.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::text {
 namespace {

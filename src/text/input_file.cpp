@@ -65,25 +65,25 @@ std::size_t InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes
   }
 }
 
-void InputFile::read_exactly(void* to, std::size_t bytes) {
-  char* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    const std::size_t got = read(at, bytes);
-    if (got == 0) fail_short();
-    at += got;
-    bytes -= got;
+// Calls read(at, left, done) until `bytes` bytes have come or the file ends, and returns how many came.
+template <class Read>
+static std::size_t read_all(void* to, std::size_t bytes, const Read& read) {
+  std::size_t done = 0;
+  while (done < bytes) {
+    const std::size_t got = read(static_cast<char*>(to) + done, bytes - done, done);
+    if (got == 0) break;
+    done += got;
   }
+  return done;
+}
+
+void InputFile::read_exactly(void* to, std::size_t bytes) {
+  if (read_all(to, bytes, [&](char* at, std::size_t left, std::size_t) { return read(at, left); }) < bytes) fail_short();
 }
 
 void InputFile::read_exactly_at(std::uint64_t offset, void* to, std::size_t bytes) const {
-  char* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    const std::size_t got = read_at(offset, at, bytes);
-    if (got == 0) fail_short();
-    at += got;
-    offset += got;
-    bytes -= got;
-  }
+  const auto read = [&](char* at, std::size_t left, std::size_t done) { return read_at(offset + done, at, left); };
+  if (read_all(to, bytes, read) < bytes) fail_short();
 }
 
 void InputFile::fail_short() const { throw DataError(name_ + ": ended early: it was changed while it was read"); }
@@ -111,13 +111,7 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
     throw DataError(fmt::format("{}: could not be read: it has {} bytes, the limit is {}", file.name(), file.size(), max_bytes));
   }
   std::string content(static_cast<std::size_t>(file.size()), '\0');
-  std::size_t done = 0;
-  while (done < content.size()) {
-    const std::size_t got = file.read(content.data() + done, content.size() - done);
-    if (got == 0) break;
-    done += got;
-  }
-  content.resize(done);
+  content.resize(read_all(content.data(), content.size(), [&](char* at, std::size_t left, std::size_t) { return file.read(at, left); }));
   return content;
 }
 

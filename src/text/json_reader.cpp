@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "text/data_error.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 namespace tern::text {
 

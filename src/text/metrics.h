@@ -48,6 +48,10 @@ std::string format(const Bleu& bleu, int decimals = 2);
 /// "chrF2|<signature> = 60.57"
 std::string format(const Chrf& chrf, int decimals = 2);
 
+/// Full lower-casing, independent of any locale, as Python's str.lower(): U+0130 becomes two code points and a capital sigma at the end of
+/// a word becomes the final form.
+std::string lower(std::string_view text);
+
 /// The tokens of mteval-v13a, joined by single spaces.
 std::string tokenize_13a(std::string_view line);
 

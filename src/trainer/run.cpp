@@ -14,7 +14,7 @@
 #include "io/markdown.h"
 #include "io/svg.h"
 #include "tensor/ceil_div.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/terminal.h"
 
 namespace tern::train {

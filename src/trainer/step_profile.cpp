@@ -12,7 +12,7 @@
 #include "profile/memory_report.h"
 #include "profile/op_table.h"
 #include "profile/trace.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/run.h"
 #include "trainer/terminal.h"
 

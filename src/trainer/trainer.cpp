@@ -15,7 +15,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "parallel/data_parallel_optimizer.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/step_profile.h"
 #include "trainer/stop.h"
 #include "trainer/weights.h"

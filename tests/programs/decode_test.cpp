@@ -8,7 +8,7 @@
 #include "ops/copy.h"
 #include "support.h"
 #include "text/bpe.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 using namespace tern;
 using namespace tern::programs::test;

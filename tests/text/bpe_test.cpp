@@ -5,7 +5,6 @@
 
 #include "catch.h"
 #include "support.h"
-#include "text/epoch_encoder.h"
 #include "text/unicode.h"
 
 using namespace tern::text;

@@ -5,7 +5,6 @@
 
 #include "catch.h"
 #include "text/bpe.h"
-#include "text/epoch_encoder.h"
 
 using namespace tern::text;
 

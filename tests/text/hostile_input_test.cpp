@@ -12,7 +12,7 @@
 #include "text/data_error.h"
 #include "text/input_file.h"
 #include "text/json_reader.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 
 using namespace tern::text;
 using namespace tern::text::test;

@@ -6,6 +6,7 @@
 
 #include "catch.h"
 #include "support.h"
+#include "text/metrics.h"
 #include "text/pretokenize.h"
 
 using namespace tern::text;
