@@ -12,9 +12,9 @@
 #include "binding.h"
 #include "data/dlpack.h"
 #include "ops/copy.h"
+#include "tensor/dtype.h"
 #include "tensor/from_blob.h"
-#include "tensor/holds.h"
-#include "tensor/max_dims.h"
+#include "tensor/sizes.h"
 
 namespace tern::python {
 

@@ -15,9 +15,9 @@ ops/cpu:        backend tensor ops/kernels
 text:
 
 # nvcc and NVRTC both take the device library: no host header reaches it.
-cuda/device:    tensor/ceil_div.h tensor/dtype.h tensor/half.h tensor/max_dims.h tensor/random.h
+cuda/device:    tensor/sizes.h tensor/dtype.h tensor/random.h
 # The runtime is a part of the backend, below tensor: of tensor it takes plain structs alone, which have no code to link.
-cuda/runtime:   backend cuda/device tensor/ceil_div.h tensor/dtype.h tensor/half.h tensor/view.h tensor/max_dims.h tensor/view.h
+cuda/runtime:   backend cuda/device tensor/sizes.h tensor/dtype.h tensor/view.h
 # The families of kernels do not know each other, but for the sums and folds of reduce, and the handles of cuBLAS.
 cuda/pointwise: backend tensor ops/kernels cuda/runtime cuda/device
 cuda/reduce:    backend tensor ops/kernels cuda/runtime cuda/device

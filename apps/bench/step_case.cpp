@@ -18,7 +18,7 @@
 #include "ops/reduce.h"
 #include "parallel/data_parallel_optimizer.h"
 #include "profile/memory_history.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "train/train.h"
 #include "trainer/step_profile.h"
 

@@ -8,7 +8,7 @@
 #include "common/lists.h"
 #include "common/training_settings.h"
 #include "nn/nn.h"
-#include "tensor/quant_format.h"
+#include "tensor/dtype.h"
 
 namespace tern::translate {
 

@@ -8,7 +8,7 @@
 #include "common/program.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "text/metrics.h"
 
 namespace tern::translate {

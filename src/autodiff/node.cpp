@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "autodiff/autograd_state.h"
-#include "tensor/overlap.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

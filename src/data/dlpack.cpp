@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "tensor/from_blob.h"
-#include "tensor/max_dims.h"
+#include "tensor/sizes.h"
 
 namespace tern::dlpack {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <tuple>
 
-#include "tensor/checked.h"
+#include "tensor/view.h"
 #include "text/json_reader.h"
 #include "text/unicode.h"
 

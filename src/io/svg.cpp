@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "text/unicode.h"
 
 namespace tern::io::svg {

@@ -24,7 +24,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::nn {
 

@@ -3,7 +3,7 @@
 #include "ops/loss.h"
 #include "ops/normalize.h"
 #include "ops/quantize.h"
-#include "tensor/quant_format.h"
+#include "tensor/dtype.h"
 
 namespace tern::nn {
 

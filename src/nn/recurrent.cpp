@@ -13,7 +13,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
-#include "tensor/checked.h"
+#include "tensor/view.h"
 
 namespace tern::nn {
 

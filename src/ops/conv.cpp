@@ -17,8 +17,8 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/checked.h"
 #include "tensor/tensor.h"
+#include "tensor/view.h"
 
 namespace tern {
 

@@ -7,8 +7,8 @@
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
-#include "tensor/checked.h"
 #include "tensor/tensor.h"
+#include "tensor/view.h"
 
 namespace tern {
 

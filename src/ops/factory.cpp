@@ -10,7 +10,7 @@
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
-#include "tensor/holds.h"
+#include "tensor/dtype.h"
 
 namespace tern {
 

@@ -8,8 +8,8 @@
 #include "ops/kernels/copy.h"
 #include "ops/op.h"
 #include "ops/view.h"
-#include "tensor/checked.h"
-#include "tensor/holds.h"
+#include "tensor/dtype.h"
+#include "tensor/view.h"
 
 namespace tern {
 

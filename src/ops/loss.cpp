@@ -20,7 +20,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "tensor/tensor.h"
 
 namespace tern {

@@ -10,7 +10,7 @@
 #include "ops/operators.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/holds.h"
+#include "tensor/dtype.h"
 
 // Functions of two operands. A number as operand is an attribute of the op, whose input is then an undefined tensor.
 

@@ -10,7 +10,7 @@
 #include "ops/copy.h"
 #include "ops/kernels/random.h"
 #include "ops/op.h"
-#include "tensor/checked.h"
+#include "tensor/view.h"
 
 namespace tern {
 

@@ -15,8 +15,8 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
-#include "tensor/ceil_div.h"
-#include "tensor/checked.h"
+#include "tensor/sizes.h"
+#include "tensor/view.h"
 
 namespace tern {
 

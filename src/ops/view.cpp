@@ -11,8 +11,8 @@
 #include "ops/join.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
-#include "tensor/ceil_div.h"
-#include "tensor/checked.h"
+#include "tensor/sizes.h"
+#include "tensor/view.h"
 
 namespace tern {
 

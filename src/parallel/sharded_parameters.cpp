@@ -11,7 +11,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/view.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::parallel {
 

@@ -4,7 +4,7 @@
 
 #include "backend/device.h"
 #include "tensor/random.h"
-#include "tensor/ref.h"
+#include "tensor/storage.h"
 
 namespace tern {
 

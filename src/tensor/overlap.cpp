@@ -1,9 +1,8 @@
-#include "tensor/overlap.h"
-
 #include <algorithm>
 #include <numeric>
 
-#include "tensor/checked.h"
+#include "tensor/tensor.h"
+#include "tensor/view.h"
 
 namespace tern {
 

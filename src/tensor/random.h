@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "tensor/half.h"
+#include "tensor/sizes.h"
 
 namespace tern {
 

@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "backend/memory.h"
-#include "tensor/checked.h"
+#include "tensor/context.h"
 #include "tensor/dispatch.h"
-#include "tensor/overlap.h"
+#include "tensor/from_blob.h"
+#include "tensor/random.h"
+#include "tensor/view.h"
 
 namespace tern {
 
@@ -24,9 +28,49 @@ void detail::fail_index(int index, int size) { fail("shape", fmt::format("expect
 std::string to_string(const Shape& values) { return join(values); }
 std::string to_string(const Dims& values) { return join(values); }
 
+std::int64_t checked_add(const char* where, std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum))
+    fail(where, "expected sizes that fit into 64 bits but got " + std::to_string(a) + " + " + std::to_string(b));
+  return sum;
+}
+
+std::int64_t checked_mul(const char* where, std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product))
+    fail(where, "expected sizes that fit into 64 bits but got " + std::to_string(a) + " * " + std::to_string(b));
+  return product;
+}
+
+bool detail::holds(DType dtype, double number) {
+  if (is_floating(dtype)) return true;
+  if (number != std::floor(number)) return false;
+  switch (dtype) {
+    case DType::boolean: return number == 0 || number == 1;
+    case DType::u8: return number >= 0 && number <= 255;
+    case DType::i32: return number >= -0x1p31 && number < 0x1p31;
+    default: return number >= -0x1p63 && number < 0x1p63;
+  }
+}
+
+bool detail::takes(DType dtype, double number) { return dtype == DType::boolean || holds(dtype, std::trunc(number)); }
+
 Context& context() noexcept {
   thread_local Context instance;
   return instance;
+}
+
+PhiloxState Generator::reserve_rows(std::int64_t count) {
+  if (rows_.count < 1 || count % rows_.count != 0)
+    fail("random", "expected a tensor of " + std::to_string(rows_.count) + " rows, a part of a batch, but got " + std::to_string(count) +
+                       " elements");
+  const std::int64_t of_row = count / rows_.count, before = checked_mul("random", rows_.first, of_row);
+  if (before % 4 != 0)
+    fail("random",
+         "expected a part of a batch to begin at a multiple of four elements but got one that begins at " + std::to_string(before));
+  const PhiloxState state{seed_, next_ + static_cast<std::uint64_t>(before / 4), base_};
+  next_ += positions_of(checked_mul("random", rows_.total, of_row));
+  return state;
 }
 
 void synchronize(Device device) {
@@ -256,6 +300,69 @@ void check_one_device(const char* where, std::initializer_list<const Tensor*> te
 
 void check_one_device(const char* where, std::span<const Tensor> tensors) {
   for (const Tensor& x : tensors) check_one_device(where, {&tensors[0], &x});
+}
+
+namespace {
+
+class AdoptedStorage final : public Storage {
+ public:
+  /// `begin` is the lowest address, and `data` the argument of the deleter.
+  AdoptedStorage(void* begin, std::size_t bytes, Stream stream, bool is_read_only, void* data, std::function<void(void*)> deleter) noexcept
+      : Storage(begin, bytes, stream, is_read_only), data_(data), deleter_(std::move(deleter)) {}
+  ~AdoptedStorage() override {
+    release_memory();
+    if (!deleter_) return;
+    if (stream().device.type == DeviceType::cuda) {
+      try {
+        const Stream current = context().stream(stream().device);
+        with_backend(current.device, [&](auto dev) { backend::synchronize(dev, current); });
+      } catch (const Error&) {  // the device has failed, and no longer reads
+      }
+    }
+    deleter_(data_);
+  }
+
+ private:
+  void* data_;
+  std::function<void(void*)> deleter_;
+};
+
+}  // namespace
+
+Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void(void*)> deleter, const BlobOptions& options) {
+  for (const std::int64_t size : shape)
+    if (size < 0) fail("from_blob", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  const bool fits = checked_product(shape, element).has_value();
+  Strides strides = options.strides ? *options.strides : fits ? contiguous_strides(shape) : Strides::filled(shape.size(), 1);
+  if (strides.size() != shape.size())
+    fail("from_blob", fmt::format("expected a stride for each of {} dimensions but got {}", shape.size(), strides.size()));
+  // A stride that is never used, as there is no second element, may be any number: one within these bounds.
+  constexpr std::int64_t longest = std::int64_t(1) << 48;
+  for (int d = 0; fits && d < shape.size(); ++d)
+    if (shape[d] <= 1 || numel(shape) == 0) strides[d] = std::clamp(strides[d], -longest, longest);
+  // The storage extends from the first to the last element in memory: a negative stride leads to elements before `data`.
+  const std::optional<Extent> touched = fits ? extent_of(shape, strides) : std::nullopt;
+  if (!touched || touched->high - touched->low > std::numeric_limits<std::int64_t>::max() / element)
+    fail("from_blob", fmt::format("expected a shape that fits in memory but got {} with strides {}", to_string(shape), to_string(strides)));
+  const std::int64_t low = touched->low, elements = touched->high - low, bytes = elements * element;
+  if (bytes > 0 && !data) fail("from_blob", fmt::format("expected an address for {} elements but got null", elements));
+  if (reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) != 0)
+    fail("from_blob",
+         fmt::format("expected an address that is a multiple of {}, the size of {}: copy such memory", size_of(dtype), name(dtype)));
+  if (options.device.type == DeviceType::cuda && options.device.index >= cuda_device_count())
+    fail("from_blob", fmt::format("expected one of {} CUDA devices but got {}", cuda_device_count(), to_string(options.device)));
+
+  auto impl = make_ref<TensorImpl>();
+  impl->shape = shape;
+  impl->strides = strides;
+  impl->dtype = dtype;
+  impl->offset = -low;
+  void* const begin = data ? static_cast<char*>(data) + low * element : nullptr;
+  // The last step: nothing throws after it, and the storage owns the deleter.
+  impl->storage = make_ref<AdoptedStorage>(begin, static_cast<std::size_t>(bytes), context().stream(options.device), options.is_read_only,
+                                           data, std::move(deleter));
+  return Tensor(std::move(impl));
 }
 
 }  // namespace tern

@@ -2,13 +2,15 @@
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 
 #include "backend/device.h"
 #include "backend/error.h"
 #include "tensor/dtype.h"
-#include "tensor/max_dims.h"
+#include "tensor/sizes.h"
 
+// Shapes and strides, and the views that kernels take.
 namespace tern {
 
 namespace detail {
@@ -114,6 +116,20 @@ constexpr std::int64_t numel(const Shape& shape) {
   std::int64_t count = 1;
   for (std::int64_t size : shape) count *= size;
   return count;
+}
+
+/// @{
+/// Sum or product of two sizes. Throws Error that names `where` if it does not fit into 64 bits.
+std::int64_t checked_add(const char* where, std::int64_t a, std::int64_t b);
+std::int64_t checked_mul(const char* where, std::int64_t a, std::int64_t b);
+/// @}
+/// Product of sizes >= 0 and of `factor`, in which a size of 0 counts as 1, so that the strides of an empty tensor fit too; nothing if a
+/// size is negative or the product does not fit into 64 bits.
+template <class Sizes>
+std::optional<std::int64_t> checked_product(const Sizes& sizes, std::int64_t factor = 1) {
+  for (const std::int64_t size : sizes)
+    if (size < 0 || __builtin_mul_overflow(factor, size > 1 ? size : 1, &factor)) return std::nullopt;
+  return factor;
 }
 
 /// Strides of a row-major tensor of this shape, in elements.

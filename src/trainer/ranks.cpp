@@ -13,7 +13,7 @@
 #include "io/files.h"
 #include "ops/copy.h"
 #include "parallel/socket.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "trainer/stop.h"
 #include "trainer/terminal.h"
 

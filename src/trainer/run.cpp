@@ -13,7 +13,7 @@
 #include "io/files.h"
 #include "io/markdown.h"
 #include "io/svg.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "text/unicode.h"
 #include "trainer/terminal.h"
 

@@ -9,7 +9,7 @@
 
 #include "nn/module.h"
 #include "ops/captured_step.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "train/train.h"
 #include "trainer/ranks.h"
 #include "trainer/run.h"

@@ -1,9 +1,8 @@
 // Division rounded up, at compile time and of integers of several types.
-#include "tensor/ceil_div.h"
-
 #include <cstdint>
 
 #include "catch.h"
+#include "tensor/sizes.h"
 
 namespace tern {
 

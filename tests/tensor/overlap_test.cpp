@@ -1,6 +1,4 @@
 // Whether windows share memory: against the list of their elements.
-#include "tensor/overlap.h"
-
 #include <algorithm>
 #include <random>
 #include <set>
@@ -10,6 +8,7 @@
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

@@ -4,7 +4,7 @@
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "ops/kernels/attention.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Tensors, sizes, masks and dropout of flash attention, for all of its kernels. Scores are in base 2, for which the GPU has an instruction:
 // e^x = 2^(x log2(e)).

@@ -5,7 +5,7 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Decoding attention, one query per sequence, with split keys (Flash-Decoding). It is bound by reading keys and values, so tensor cores
 // would not help.

@@ -12,7 +12,7 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/tensor_map.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Flash attention on Hopper's tensor cores, common to both passes: the work queue, tiles in shared memory; on the host tensor maps, the
 // grid, and the choice of a kernel for a call.

@@ -7,7 +7,7 @@
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/fragment.cuh"
 #include "cuda/runtime/launch.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Flash attention by mma.sync and cp.async, common to both passes: the choice of a kernel for a call, the bias, copies of tiles to shared
 // memory and of rows from registers.

@@ -8,8 +8,8 @@
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "tensor/ceil_div.h"
 #include "tensor/context.h"
+#include "tensor/sizes.h"
 
 // Single-tile attention: float32 self attention of up to 64 tokens. A block takes one head of one sequence: its queries, keys and values,
 // (T, D) with T and D up to 64, fit in shared memory, and each warp has the scores of 16 queries in registers. Only the projection is read

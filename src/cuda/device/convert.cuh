@@ -8,7 +8,7 @@
 
 #include "tensor/dtype.h"
 
-// Conversion, loads and stores of elements in kernels. The 16-bit types of tensor/half.h convert in portable code; here by the GPU's
+// Conversion, loads and stores of elements in kernels. The 16-bit types of tensor/dtype.h convert in portable code; here by the GPU's
 // instructions.
 namespace tern::gpu {
 

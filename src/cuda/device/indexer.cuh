@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "tensor/max_dims.h"
+#include "tensor/sizes.h"
 
 // Index arithmetic: from an element's index to its offset in strided memory. (The host builds these from a tensor/layout.h.)
 namespace tern {

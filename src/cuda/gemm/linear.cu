@@ -6,8 +6,8 @@
 #include "ops/kernels/copy.h"
 #include "ops/kernels/functors.h"
 #include "ops/kernels/matmul.h"
-#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
+#include "tensor/sizes.h"
 
 // A linear layer as one GEMM with the bias in its epilogue: a separate addition would read and write y once more. Column-major, as in
 // matmul.cu: y^T (N, M) = weight (N, K) x^T (K, M).

@@ -2,7 +2,7 @@
 #include "cuda/device/convert.cuh"
 #include "ops/kernels/quantized.h"
 
-// Quantized weights (tensor/quant_format.h) on a GPU: decoding of their codes, integers, to floats, and their scales, one per row or one
+// Quantized weights (tensor/dtype.h) on a GPU: decoding of their codes, integers, to floats, and their scales, one per row or one
 // per block of 32.
 namespace tern::gpu {
 

@@ -7,7 +7,7 @@
 #include "cuda/gemm/quantized_codes.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // GEMM of 16-bit activations with quantized weights: mma.sync fed by cp.async, on every architecture. A ring of stages holds x and the
 // codes of the weights as they are stored; a warp decodes codes to 16-bit floats as it loads them from shared memory into fragments of b.

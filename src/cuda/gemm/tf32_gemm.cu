@@ -13,7 +13,7 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/occupancy.h"
 #include "cuda/runtime/tensor_map.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Float32 GEMM on Hopper's tensor cores, by the three products of Note [3xTF32]. Tiles of 128 x tile_n elements of c are accumulated in
 // steps of 32 along the depth. A block of 512 threads has four warpgroups, which share a ring of stages:

@@ -7,8 +7,8 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/index.h"
-#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
+#include "tensor/sizes.h"
 
 // Token rows, position rows and dropout in one pass each way: with an embedding, an addition and a dropout each number would be written and
 // read twice more. A thread has four adjacent elements at a time, which share a Philox block.

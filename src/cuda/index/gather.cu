@@ -7,9 +7,9 @@
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/index.h"
-#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 #include "tensor/layout.h"
+#include "tensor/sizes.h"
 
 // Gather, index_select, index_copy, scatter_add and positions: reads, writes and additions at indices from memory. One thread per element
 // (or per 16 bytes, if rows are contiguous); an index outside the range reads as zero and writes nothing.

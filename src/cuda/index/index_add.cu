@@ -8,7 +8,7 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/index.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // y[a, index[i], c] += source[a, i, c], the gradient of an embedding, deterministic: atomics would add in the order of arrival, so the
 // indices are sorted, stably, and each run of equal ones is added in ascending order of position.

@@ -3,9 +3,9 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/copy.h"
-#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
 #include "tensor/layout.h"
+#include "tensor/sizes.h"
 
 // Copy, cast, fill, sums in 16 bits, arange and triangle. Copies between equal dtypes move bits. A copy whose two sides are contiguous
 // along different dimensions is a tiled transpose through shared memory, so that reads and writes are both coalesced.

@@ -7,8 +7,8 @@
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/reduce.h"
-#include "tensor/ceil_div.h"
 #include "tensor/layout.h"
+#include "tensor/sizes.h"
 
 // Cumulative sums. A running sum cannot be a tree, so floats are added in double. Lines that are side by side in memory have one thread
 // each; others one block each, in steps of a block's size, by CUB's block scan. A few long lines are divided into chunks: first the chunks'

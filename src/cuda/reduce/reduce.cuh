@@ -7,8 +7,8 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/reduce.h"
-#include "tensor/ceil_div.h"
 #include "tensor/layout.h"
+#include "tensor/sizes.h"
 
 // Reductions over any dimensions, each element read once. Note [Reduction order]: every sum is a tree whose shape depends only on the
 // operands' shapes and strides, never on how blocks are scheduled, so results are bitwise reproducible. No atomics.

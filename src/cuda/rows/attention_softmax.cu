@@ -6,8 +6,8 @@
 #include "cuda/reduce/reduce.cuh"
 #include "cuda/rows/row_launch.h"
 #include "ops/kernels/attention.h"
-#include "tensor/ceil_div.h"
 #include "tensor/dispatch.h"
+#include "tensor/sizes.h"
 
 // Softmax of attention scores, with causal, prefix and padding masks. Columns after the causal limit are not read. (Softmax along any
 // dimension, without a mask, is composed of ops in ops/normalize.cpp.)

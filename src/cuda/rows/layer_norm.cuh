@@ -3,7 +3,7 @@
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/rows/row_launch.h"
 #include "ops/kernels/layer_norm.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Common to layer_norm and its gradient: parameters for misaligned rows, asynchronous copies, and the partition of rows.
 namespace tern::gpu::norm {

@@ -2,7 +2,7 @@
 
 #include "cuda/device/programmatic.cuh"
 #include "cuda/rows/layer_norm.cuh"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Gradient of layer_norm with one read of s and g and one write of dx. With x_hat = (s - mean) rstd and h = g gamma:
 //

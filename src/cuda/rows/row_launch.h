@@ -6,7 +6,7 @@
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/occupancy.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "tensor/view.h"
 
 // Host side of device/row.cuh: how rows can be accessed, how they are partitioned over threads, and their launch.

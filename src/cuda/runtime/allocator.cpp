@@ -12,7 +12,7 @@
 #include "backend/memory.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/stream.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and blocks that tensors free are cached. A block is split if
 // a request leaves enough of it, and merged with its free neighbours when it is freed, so that sizes that change from step to step share

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "backend/device.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::gpu {
 

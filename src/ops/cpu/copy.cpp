@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "ops/cpu/loops.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::kernels {
 

@@ -1,5 +1,5 @@
 #include "ops/cpu/flash_attention.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::kernels {
 

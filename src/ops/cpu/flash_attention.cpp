@@ -1,7 +1,7 @@
 #include "ops/cpu/flash_attention.h"
 
 #include "ops/cpu/philox.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::kernels {
 

@@ -7,7 +7,7 @@
 #include "ops/cpu/rows.h"
 #include "ops/kernels/attention.h"
 #include "ops/kernels/vector_math.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Flash attention on the CPU, common to both passes: masks, products of tiles, and scores.
 namespace tern::flash {

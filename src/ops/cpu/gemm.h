@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "ops/cpu/loops.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::gemm {
 

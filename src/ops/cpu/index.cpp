@@ -9,7 +9,7 @@
 
 #include "backend/device.h"
 #include "ops/cpu/loops.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::kernels {
 

@@ -4,7 +4,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/kernels/quantized.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -4,7 +4,7 @@
 
 #include "ops/cpu/philox.h"
 #include "ops/cpu/rows.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::kernels {
 

@@ -4,7 +4,7 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/onednn.h"
 #include "ops/kernels/copy.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::kernels {
 

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "ops/cpu/loops.h"
-#include "tensor/ceil_div.h"
 #include "tensor/random.h"
+#include "tensor/sizes.h"
 
 namespace tern::loops {
 

@@ -6,7 +6,7 @@
 #include "ops/cpu/philox.h"
 #include "ops/cpu/radix_sort.h"
 #include "ops/kernels/vector_math.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern {
 

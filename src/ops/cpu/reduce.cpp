@@ -5,7 +5,7 @@
 #include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
 #include "ops/kernels/vector_math.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::kernels {
 

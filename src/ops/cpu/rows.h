@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ops/cpu/fold.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 // Sums of a row, and its conversion as it is written, for kernels that process a row at a time.
 namespace tern::loops {

@@ -4,7 +4,7 @@
 
 #include "ops/cpu/gemm.h"
 #include "ops/kernels/conv.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::loops {
 

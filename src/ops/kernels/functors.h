@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "ops/kernels/math.h"
-#include "tensor/half.h"
+#include "tensor/dtype.h"
 
 namespace tern::functors {
 

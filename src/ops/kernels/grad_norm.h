@@ -1,7 +1,7 @@
 #pragma once
 #include <cmath>
 
-#include "tensor/half.h"
+#include "tensor/dtype.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {

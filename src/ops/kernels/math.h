@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "ops/kernels/vector_math.h"
-#include "tensor/half.h"
+#include "tensor/dtype.h"
 
 // Math functions for functors (Note [Functors]). The CPU's float32 loops get forms that vectorize (Note [Vector math]); float64, and all
 // device code, use <cmath>.

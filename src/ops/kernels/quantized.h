@@ -1,5 +1,5 @@
 #pragma once
-#include "tensor/quant_format.h"
+#include "tensor/dtype.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {

@@ -1,9 +1,17 @@
 #pragma once
 #include <type_traits>
 
-#include "tensor/half.h"
+#ifdef __CUDACC__
+#define TERN_HOST_DEVICE __host__ __device__
+#else
+#define TERN_HOST_DEVICE
+#endif
 
+// Sizes: the arithmetic of counts, on the host and in kernels.
 namespace tern {
+
+/// Maximal number of dimensions of a tensor.
+inline constexpr int max_dims = 8;
 
 /// n / step rounded up: the number of steps that cover n. For integers n >= 0 and step > 0, in their common type.
 template <class N, class Step>

@@ -1,8 +1,0 @@
-#pragma once
-
-namespace tern {
-
-/// Maximal number of dimensions of a tensor.
-inline constexpr int max_dims = 8;
-
-}  // namespace tern
