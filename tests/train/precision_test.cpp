@@ -1,8 +1,6 @@
-// Training below float32, and optimizers on a GPU: masters, what moves and saves them, clipping within the update, and loss scaling.
+// Training below float32: masters, what moves and saves them, clipping within the update, and loss scaling.
 
 #include "autodiff/parameter_buffer.h"
-#include "nn/fixture.h"
-#include "odd_module.h"
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
 #include "ops/copy.h"
@@ -11,6 +9,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "support.h"
 #include "train/train.h"
 
 using namespace tern;
@@ -19,72 +18,7 @@ namespace {
 
 constexpr DType halves[] = {DType::bf16, DType::f16};
 
-/// Gradients that both 16-bit dtypes hold exactly.
-void set_gradients(const Tensors& parameters, std::uint64_t seed) {
-  const NoGrad unrecorded;
-  for (Tensor x : parameters) {
-    const Tensor gradient =
-        cast(cast(cast(Tensor::from(draw(seed++, x.numel(), 1), x.shape(), x.device()), DType::bf16), DType::f16), x.dtype());
-    if (x.grad().defined()) copy_(x.grad(), gradient);
-    else x.set_grad(gradient);
-  }
-}
-
 std::vector<float> rounded(const Tensor& x, DType dtype) { return floats(cast(x.detach(), dtype)); }
-
-void check_rounded(const nn::Module& model) {
-  const auto parameters = nn::named_parameters(model), masters = nn::named_masters(model);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    CHECK(masters[i].tensor.dtype() == DType::f32);
-    CHECK(floats(parameters[i].tensor) == rounded(masters[i].tensor, parameters[i].tensor.dtype()));
-  }
-}
-
-double worst_master(const nn::Module& model, const nn::Module& reference) {
-  double worst = 0;
-  const auto masters = nn::named_masters(model);
-  const Tensors expected = nn::parameters(reference);
-  for (std::size_t i = 0; i < masters.size(); ++i) worst = std::max(worst, distance(masters[i].tensor, expected[i]));
-  return worst;
-}
-
-/// Steps of 16-bit parameters beside those of f32 ones from the same gradients: the masters go the same way.
-template <class Make>
-void check_masters(Make make, Device device) {
-  for (const DType dtype : halves)
-    for (const bool flat : {true, false}) {
-      manual_seed(5);
-      OddModule model, reference = nn::clone(model);
-      nn::to(model, device);
-      nn::to(reference, device);
-      if (flat) nn::flatten_parameters(model, dtype);
-      else nn::to(model, dtype);
-      if (!flat) nn::to(reference, dtype), nn::to(reference, DType::f32);  // masters begin at what 16 bits hold
-      auto a = make(nn::parameters(model)), b = make(nn::parameters(reference));
-      for (std::uint64_t step = 0; step < 5; ++step) {
-        set_gradients(nn::parameters(model), 100 * step);
-        set_gradients(nn::parameters(reference), 100 * step);
-        a.step();
-        b.step();
-      }
-      INFO(name(dtype) << (flat ? ", flat" : ""));
-      if (flat) {
-        CHECK(a.launches() == 1);
-        CHECK(worst_master(model, reference) < 1e-6);
-        check_rounded(model);
-      }
-      for (std::size_t i = 0; i < nn::parameters(model).size(); ++i)
-        CHECK(distance(floats(nn::parameters(model)[i]), rounded(nn::parameters(reference)[i], dtype)) <
-              (dtype == DType::bf16 ? 8e-3 : 1e-3));
-    }
-}
-
-void check_optimizers(Device device) {
-  check_masters([](const Tensors& x) { return train::AdamW(x, {.lr = 0.1, .weight_decay = 0.1}); }, device);
-  check_masters([](const Tensors& x) { return train::Adam(x, {.lr = 0.1}); }, device);
-  check_masters([](const Tensors& x) { return train::SGD(x, {.lr = 0.1, .momentum = 0.9, .nesterov = true}); }, device);
-  check_masters([](const Tensors& x) { return train::SGD(x, {.lr = 0.1}); }, device);
-}
 
 /// A step that clips within the update against one that scales the gradients first.
 void check_clipping(Device device) {
@@ -96,7 +30,7 @@ void check_clipping(Device device) {
         nn::to(*model, device);
         nn::to(*model, dtype);
         if (flat) nn::flatten_parameters(*model);
-        set_gradients(nn::parameters(*model), 3);
+        set_gradients(*model, 3);
       }
       train::SGD a(nn::parameters(inside), {.lr = 0.5}), b(nn::parameters(before), {.lr = 0.5});
       double squares = 0;
@@ -126,8 +60,8 @@ void check_scaler(Device device) {
   train::GradScaler scaler({.scale = 256, .interval = 3}, device);
   const double scales[] = {256, 256, 512, 256, 256, 256, 512};
   for (std::uint64_t step = 0; step < 7; ++step) {
-    set_gradients(nn::parameters(model), 100 * step);
-    set_gradients(nn::parameters(reference), 100 * step);
+    set_gradients(model, 100 * step);
+    set_gradients(reference, 100 * step);
     const double before = scaler.scale().item<double>();
     const bool overflows = step == 3;
     const NoGrad unrecorded;
@@ -243,48 +177,6 @@ Trained learn(std::optional<DType> dtype, bool captured, bool is_fused, Device d
 
 }  // namespace
 
-namespace {
-
-template <class Optimizer, class Options>
-std::function<std::unique_ptr<train::Optimizer>(const Tensors&)> maker(const Options& options) {
-  return [=](const Tensors& parameters) { return std::make_unique<Optimizer>(parameters, options); };
-}
-
-}  // namespace
-
-TEST_CASE("Optimizers on a GPU agree with the CPU, whatever a parameter's dtype, size and place", "[precision][cuda]") {
-  const std::function<std::unique_ptr<train::Optimizer>(const Tensors&)> makers[] = {
-      maker<train::AdamW>(train::AdamWOptions{.lr = 0.02, .weight_decay = 0.1}),
-      maker<train::Adam>(train::AdamOptions{.lr = 0.02, .weight_decay = 0.1}),
-      maker<train::Lion>(train::LionOptions{.lr = 0.125, .weight_decay = 0.1}),
-      maker<train::RMSprop>(train::RMSpropOptions{.lr = 0.02, .momentum = 0.9}),
-      maker<train::SGD>(train::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}),
-      maker<train::SGD>(train::SGDOptions{.lr = 0.1, .weight_decay = 0.01})};
-  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16})
-    for (const std::int64_t n : {1, 31, 33, 1025, 300001})
-      for (const std::int64_t shift : {0, 1})
-        for (std::size_t i = 0; i < std::size(makers); ++i) {
-          INFO("optimizer " << i << ", " << name(dtype) << ", " << n << " from " << shift);
-          std::vector<float> results[2];
-          for (const Device device : {cpu, cuda()}) {
-            const Tensor memory = to(cast(Tensor::from(draw(7, n + 1, 1), {n + 1}), dtype), device);
-            Tensor parameter = slice(memory, 0, shift, n + shift).detach();
-            parameter.set_requires_grad();
-            const auto optimizer = makers[i]({parameter});
-            for (std::uint64_t step = 0; step < 3; ++step) {
-              // Far from 0, where rounding would choose a sign.
-              const Tensor gradient = abs(Tensor::from(draw(20 + step, n, 1), {n})) + 0.5;
-              parameter.set_grad(to(cast(gradient, dtype), device));
-              optimizer->step({.factor = full({}, 0.75, DType::f32, device)});
-            }
-            results[device != cpu] = floats(parameter);
-          }
-          CHECK(distance(results[1], results[0]) < (dtype == DType::f16 ? 2e-3 : dtype == DType::bf16 ? 1.6e-2 : 1e-5));
-        }
-}
-
-TEST_CASE("masters go the way of f32 parameters", "[precision]") { check_optimizers(cpu); }
-TEST_CASE("masters go the way of f32 parameters on a GPU", "[precision][cuda]") { check_optimizers(cuda()); }
 TEST_CASE("clipping within the update is clipping before it", "[precision]") { check_clipping(cpu); }
 TEST_CASE("clipping within the update is clipping before it on a GPU", "[precision][cuda]") { check_clipping(cuda()); }
 TEST_CASE("the loss scale grows, shrinks and skips", "[precision]") { check_scaler(cpu); }
@@ -349,7 +241,7 @@ TEST_CASE("the state of 16-bit training holds the masters", "[precision]") {
   train::set_precision(model, train::Precision::bf16);
   train::AdamW optimizer(nn::parameters(model), {.lr = 0.01});
   const auto step = [](OddModule& m, train::AdamW& with, std::uint64_t seed) {
-    set_gradients(nn::parameters(m), seed);
+    set_gradients(m, seed);
     with.step();
   };
   step(model, optimizer, 1);
@@ -382,7 +274,7 @@ TEST_CASE("a value written to a 16-bit parameter reaches its master", "[precisio
     else nn::to(model, DType::bf16);
     train::SGD optimizer(nn::parameters(model), {.lr = 1.0 / 1024});
     for (int round = 0; round < 2; ++round) {
-      set_gradients(nn::parameters(model), 4);
+      set_gradients(model, 4);
       const std::vector<float> gradient = floats(model.b.bias.grad());
       {
         const NoGrad unrecorded;
@@ -411,8 +303,8 @@ TEST_CASE("masters follow to a GPU and back", "[precision][cuda]") {
   train::AdamW x(nn::parameters(moved), {.lr = 0.1}), y(nn::parameters(still), {.lr = 0.1});
   for (std::uint64_t step = 0; step < 4; ++step) {
     nn::to(moved, step % 2 == 0 ? cuda() : cpu);
-    set_gradients(nn::parameters(moved), 10 * step);
-    set_gradients(nn::parameters(still), 10 * step);
+    set_gradients(moved, 10 * step);
+    set_gradients(still, 10 * step);
     x.step();
     y.step();
     CHECK(x.launches() == 1);
