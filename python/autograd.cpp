@@ -3,8 +3,6 @@
 #include <set>
 
 #include "autodiff/engine.h"
-#include "autodiff/function.h"
-#include "autodiff/functional.h"
 #include "binding.h"
 #include "module_call.h"
 #include "ops/factory.h"

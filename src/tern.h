@@ -8,8 +8,6 @@
 
 #include "autodiff/anomaly.h"
 #include "autodiff/engine.h"
-#include "autodiff/function.h"
-#include "autodiff/functional.h"
 #include "data/dlpack.h"
 #include "data/loader.h"
 #include "data/token_file.h"

@@ -4,8 +4,6 @@
 
 #include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
-#include "autodiff/functional.h"
-#include "autodiff/gradient_arithmetic.h"
 #include "autodiff/node.h"
 
 namespace tern {
@@ -17,7 +15,7 @@ namespace tern {
 //
 // No op needs a second derivation for this. An op's backward is linear in the incoming gradient u, g(u) = J^T u, and is written in ops. So
 // it is called with a u of zeros, recorded, and the gradient of <g(u), t> with respect to u is J t: the transpose of one op, whose small
-// graph is freed right after (Townsend's trick, autodiff/functional.h, for one op at a time). That costs a backward of the op and one of
+// graph is freed right after (Townsend's trick, autodiff/engine.h, for one op at a time). That costs a backward of the op and one of
 // this backward. Ops with a cheaper way name it: enum Tangent. A fused op, whose backward calls vjp(call, inputs,
 // reference) with its plain reference when it is recorded, gets the tangents of that reference.
 //

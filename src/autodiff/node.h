@@ -4,10 +4,59 @@
 #include <memory>
 #include <string>
 
-#include "autodiff/saved_tensor.h"
 #include "tensor/tensor.h"
 
+// Nodes of the graph: what an op saves, the op and its record, and what its backward asks.
 namespace tern {
+
+struct Node;
+
+/// Form in which hooks keep a tensor that an op saves for backward.
+struct PackedTensor : RefCounted {
+  /// Returns the tensor, with or without history. `op` is the one whose backward needs it, for messages.
+  virtual Tensor unpack(const char* op) = 0;
+};
+
+/// Saved-tensor hooks. While set as context().saved_tensor_hooks, they pack each tensor that an op of this thread saves for backward:
+/// activation checkpointing (ops/checkpoint.h) keeps nothing, and recomputes the tensor. After torch.autograd.graph.saved_tensors_hooks.
+/// Leaves that require gradients, such as a model's parameters, are saved as they are.
+class SavedTensorHooks {
+ public:
+  virtual ~SavedTensorHooks() = default;
+  /// Packs a tensor, detached; backward calls unpack() of the result.
+  virtual Ref<PackedTensor> pack(const Tensor& x) = 0;
+  /// Returns the results of a matrix product or of attention, which `compute` gives without history: they cost far more to compute than to
+  /// keep, so a hook may keep them.
+  virtual Tensors costly(const std::function<Tensors()>& compute) { return compute(); }
+};
+
+/// Tensor saved for backward. An output of the op itself is kept without its history, which would be a reference cycle.
+class Saved {
+ public:
+  /// Saves output number `output` of the op that `owner` records.
+  Saved(const Tensor& x, const Node& owner, std::uint32_t output);
+  /// Saves an input or an intermediate result of an op; it may be undefined.
+  explicit Saved(const Tensor& x);
+  Saved(Saved&&) noexcept;  ///< leaves the source empty
+  ~Saved();
+  /// Returns the saved tensor with its history. Throws Error if it was edited in place since.
+  Tensor unpack(Node& owner) const;
+  /// The same for a tensor that is not an output of the node's op; `op` is for messages.
+  Tensor unpack(const char* op) const;
+  /// Bytes of the tensor's elements; 0 if hooks have packed it.
+  std::size_t bytes() const;
+  /// The tensor as it is kept; undefined if hooks have packed it.
+  const Tensor& kept() const { return tensor_; }
+
+ private:
+  struct Packed;
+  bool pack(const Tensor& x);
+
+  Tensor tensor_;
+  std::uint32_t version_ = 0;
+  std::int32_t output_ = -1;
+  std::unique_ptr<const Packed> packed_;
+};
 
 namespace kernels {
 class DeferredSums;
@@ -164,31 +213,6 @@ struct LambdaNode final : Node {
   LambdaNode(const char* name, F f) : Node(name), function(std::move(f)) {}
   Tensors backward(const Backward& call) override { return function(call); }
   F function;  ///< returns a gradient for each input
-};
-
-/// List of tensors as an argument: in braces, a vector or one tensor.
-class TensorList {
- public:
-  TensorList() = default;
-  /// Tensors in braces, which live until the call ends.
-  TensorList(std::initializer_list<Tensor> list) : data_(std::data(list)), size_(list.size()) {}  // for one call
-  /// @{
-  /// Borrowed tensors, which the caller keeps alive: no handle is copied.
-  TensorList(const Tensors& list) : data_(list.data()), size_(list.size()) {}
-  TensorList(std::span<const Tensor> list) : data_(list.data()), size_(list.size()) {}
-  /// @}
-  /// @{
-  /// The tensors as a range, in the order given.
-  const Tensor* begin() const { return data_; }
-  const Tensor* end() const { return data_ + size_; }
-  /// @}
-  std::size_t size() const { return size_; }                          ///< number of tensors, undefined ones included
-  const Tensor& operator[](std::size_t i) const { return data_[i]; }  ///< unchecked
-  operator std::span<const Tensor>() const { return {data_, size_}; }
-
- private:
-  const Tensor* data_ = nullptr;
-  std::size_t size_ = 0;
 };
 
 /// True if a derivative of an op on these inputs is required: it is to be recorded, or its output gets a tangent.

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "autodiff/gradient_arithmetic.h"
+#include "autodiff/autograd_state.h"
 
 namespace tern {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "autodiff/autograd_state.h"
-#include "autodiff/gradient_sink.h"
 #include "backend/stream.h"
 #include "ops/copy.h"
 #include "ops/factory.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "autodiff/saved_tensor.h"
+#include "autodiff/node.h"
 #include "backend/parse.h"
 #include "ops/autocast.h"
 

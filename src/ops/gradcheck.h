@@ -1,6 +1,5 @@
 #pragma once
 #include "autodiff/engine.h"
-#include "autodiff/functional.h"
 
 namespace tern {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "autodiff/node.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

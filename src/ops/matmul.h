@@ -1,8 +1,8 @@
 #pragma once
 #include <string_view>
 
-#include "autodiff/node.h"
 #include "tensor/context.h"
+#include "tensor/tensor.h"
 
 namespace tern {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "autodiff/gradient_sink.h"
+#include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"

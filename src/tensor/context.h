@@ -52,7 +52,7 @@ struct Context {
   Autocast* autocast = nullptr;                    ///< innermost Autocast scope; see ops/autocast.h
   Diagnosis diagnosis;                             ///< the running module, its name, anomaly mode
   Ref<RefCounted> leaf_writer;                     ///< LeafWriter of this thread, or null: see Note [Gradient sink]
-  SavedTensorHooks* saved_tensor_hooks = nullptr;  ///< pack the tensors that ops save for backward; see autodiff/saved_tensor.h
+  SavedTensorHooks* saved_tensor_hooks = nullptr;  ///< pack the tensors that ops save for backward; see autodiff/node.h
   Tangents tangents;                               ///< of a running jvp
 
   /// Current stream of a device. For an index beyond the last device, the failure is at the first use.

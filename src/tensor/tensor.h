@@ -149,6 +149,31 @@ class Tensor {
 /// List of tensors: several outputs, gradients, a module's parameters.
 using Tensors = std::vector<Tensor>;
 
+/// List of tensors as an argument: in braces, a vector or one tensor.
+class TensorList {
+ public:
+  TensorList() = default;
+  /// Tensors in braces, which live until the call ends.
+  TensorList(std::initializer_list<Tensor> list) : data_(std::data(list)), size_(list.size()) {}  // for one call
+  /// @{
+  /// Borrowed tensors, which the caller keeps alive: no handle is copied.
+  TensorList(const Tensors& list) : data_(list.data()), size_(list.size()) {}
+  TensorList(std::span<const Tensor> list) : data_(list.data()), size_(list.size()) {}
+  /// @}
+  /// @{
+  /// The tensors as a range, in the order given.
+  const Tensor* begin() const { return data_; }
+  const Tensor* end() const { return data_ + size_; }
+  /// @}
+  std::size_t size() const { return size_; }                          ///< number of tensors, undefined ones included
+  const Tensor& operator[](std::size_t i) const { return data_[i]; }  ///< unchecked
+  operator std::span<const Tensor>() const { return {data_, size_}; }
+
+ private:
+  const Tensor* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 /// Tensor with the name that it is saved under.
 struct NamedTensor {
   std::string name;  ///< `blocks.0.attn.qkv.weight`

@@ -1,6 +1,5 @@
 // Forward mode: memory, Hessian-vector products, a jvp within a jvp, what ends tangents, what is refused. Every op: ops/op_jvp_test.cpp.
 #include "autodiff/engine.h"
-#include "autodiff/functional.h"
 #include "catch.h"
 #include "message.h"
 #include "ops/autocast.h"

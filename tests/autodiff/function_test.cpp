@@ -1,8 +1,7 @@
 // Ops of a user's own: Function, with gradients of every order, and mistakes in its backward.
-#include "autodiff/function.h"
-
 #include <cmath>
 
+#include "autodiff/engine.h"
 #include "catch.h"
 #include "message.h"
 #include "ops/copy.h"

@@ -1,9 +1,7 @@
 // vjp and jvp against the Jacobian that differences give, for composed, fused, integer and constant outputs.
-#include "autodiff/functional.h"
-
 #include <cmath>
 
-#include "autodiff/function.h"
+#include "autodiff/engine.h"
 #include "catch.h"
 #include "message.h"
 #include "ops/attention.h"

@@ -5,7 +5,6 @@
 
 #include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
-#include "autodiff/function.h"
 #include "autodiff/parameter_buffer.h"
 #include "catch.h"
 #include "message.h"

@@ -2,7 +2,7 @@
 // f64; and in the other dtypes against f64.
 #include <algorithm>
 
-#include "autodiff/functional.h"
+#include "autodiff/engine.h"
 #include "for_each_case.h"
 #include "ops/copy.h"
 #include "ops/pointwise.h"
