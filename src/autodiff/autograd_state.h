@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "autodiff/node.h"
-#include "ops/kernels/deferred_sums.h"
+#include "ops/kernels/reduce.h"
 #include "tensor/tensor.h"
 
 // What a tensor has for autodiff: the gradient sink of a leaf, the node of a result, tangents; and the arithmetic of gradients.

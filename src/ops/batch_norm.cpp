@@ -1,10 +1,9 @@
-#include "ops/kernels/batch_norm.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "ops/copy.h"
+#include "ops/kernels/normalize.h"
 #include "ops/normalize.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "ops/factory.h"
-#include "ops/kernels/layer_norm.h"
+#include "ops/kernels/normalize.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

@@ -9,7 +9,7 @@
 
 #include "ops/copy.h"
 #include "ops/join.h"
-#include "ops/kernels/quantized.h"
+#include "ops/kernels/matmul.h"
 #include "ops/matmul.h"
 #include "ops/op.h"
 #include "ops/view.h"

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "ops/copy.h"
-#include "ops/kernels/rope.h"
+#include "ops/kernels/attention.h"
 #include "ops/op.h"
 #include "ops/view.h"
 

@@ -1,6 +1,6 @@
 #include "cuda/attention/mma_backward.cuh"
 #include "cuda/runtime/allocator.h"
-#include "ops/kernels/deferred_sums.h"
+#include "ops/kernels/reduce.h"
 
 // Gradient of a bias of scores by mma.sync: dS of all batch rows, heads, queries and keys, as in mma_backward.cu, summed over the
 // dimensions along which the bias is broadcast. A block has a unit, a tile of (B, H, T, S) at the first index of the summed dimensions, and

@@ -3,7 +3,7 @@
 #include "cuda/gemm/quantized_codes.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "ops/kernels/quantized.h"
+#include "ops/kernels/matmul.h"
 #include "tensor/dispatch.h"
 
 // Quantized weights on a GPU. Decoding a few rows is bound by reading the weights: a warp reads the row of an output channel once, four

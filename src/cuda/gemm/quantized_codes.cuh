@@ -1,6 +1,6 @@
 #pragma once
 #include "cuda/device/convert.cuh"
-#include "ops/kernels/quantized.h"
+#include "ops/kernels/matmul.h"
 
 // Quantized weights (tensor/dtype.h) on a GPU: decoding of their codes, integers, to floats, and their scales, one per row or one
 // per block of 32.

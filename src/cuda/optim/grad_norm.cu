@@ -4,7 +4,7 @@
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "ops/kernels/grad_norm.h"
+#include "ops/kernels/optimizer.h"
 #include "tensor/dispatch.h"
 
 // Norm of all gradients in two kernels: blocks read the gradients once and leave one sum of squares each; one block adds these and computes

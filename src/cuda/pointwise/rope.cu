@@ -1,7 +1,7 @@
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "ops/kernels/rope.h"
+#include "ops/kernels/attention.h"
 #include "tensor/dispatch.h"
 
 // Rotary position embedding: a thread rotates the pairs of one vector of 16 bytes, or of two vectors of 8 bytes if the elements of a pair

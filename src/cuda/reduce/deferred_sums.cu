@@ -4,7 +4,7 @@
 #include "cuda/device/group.cuh"
 #include "cuda/device/programmatic.cuh"
 #include "cuda/runtime/launch.h"
-#include "ops/kernels/deferred_sums.h"
+#include "ops/kernels/reduce.h"
 
 namespace tern::kernels {
 

@@ -2,7 +2,7 @@
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/rows/row_launch.h"
-#include "ops/kernels/layer_norm.h"
+#include "ops/kernels/normalize.h"
 #include "tensor/sizes.h"
 
 // Common to layer_norm and its gradient: parameters for misaligned rows, asynchronous copies, and the partition of rows.

@@ -2,7 +2,7 @@
 
 #include "ops/cpu/rows.h"
 #include "ops/kernels/attention.h"
-#include "ops/kernels/vector_math.h"
+#include "ops/kernels/math.h"
 
 namespace tern::kernels {
 

@@ -1,9 +1,8 @@
-#include "ops/kernels/batch_norm.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/loops.h"
+#include "ops/kernels/normalize.h"
 #include "tensor/dispatch.h"
 
 namespace tern::kernels {

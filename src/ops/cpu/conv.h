@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/cpu/loops.h"
-#include "ops/kernels/vector_math.h"
+#include "ops/kernels/math.h"
 
 // Tiles and taps of the depthwise convolution and its gradient. Both process one tile at a time, which stays in the cache. If channels are
 // adjacent in memory, a tile is some positions of up to `tile_channels` channels, and loops run along channels, each with its own taps.

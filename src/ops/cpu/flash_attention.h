@@ -6,7 +6,7 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernels/attention.h"
-#include "ops/kernels/vector_math.h"
+#include "ops/kernels/math.h"
 #include "tensor/sizes.h"
 
 // Flash attention on the CPU, common to both passes: masks, products of tiles, and scores.

@@ -1,9 +1,8 @@
-#include "ops/kernels/grad_norm.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/loops.h"
+#include "ops/kernels/optimizer.h"
 
 namespace tern::kernels {
 

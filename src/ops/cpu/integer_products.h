@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "ops/cpu/gemm.h"
-#include "ops/kernels/quantized.h"
+#include "ops/kernels/matmul.h"
 #include "tensor/sizes.h"
 
 #if defined(__x86_64__)

@@ -1,9 +1,8 @@
-#include "ops/kernels/layer_norm.h"
-
 #include <cmath>
 
 #include "ops/cpu/philox.h"
 #include "ops/cpu/rows.h"
+#include "ops/kernels/normalize.h"
 #include "tensor/sizes.h"
 
 namespace tern::kernels {

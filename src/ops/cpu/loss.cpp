@@ -5,7 +5,7 @@
 
 #include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
-#include "ops/kernels/vector_math.h"
+#include "ops/kernels/math.h"
 
 // Cross-entropy on the CPU, row by row in runs that stay in the L1 cache: a row's logsumexp and loss take one read of it, and its gradient,
 // computed right after, a second one from the L2 cache.

@@ -5,7 +5,7 @@
 
 #include "ops/cpu/philox.h"
 #include "ops/cpu/radix_sort.h"
-#include "ops/kernels/vector_math.h"
+#include "ops/kernels/math.h"
 #include "tensor/sizes.h"
 
 namespace tern {

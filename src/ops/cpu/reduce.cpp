@@ -4,7 +4,7 @@
 
 #include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
-#include "ops/kernels/vector_math.h"
+#include "ops/kernels/math.h"
 #include "tensor/sizes.h"
 
 namespace tern::kernels {

@@ -1,8 +1,7 @@
-#include "ops/kernels/rope.h"
-
 #include <algorithm>
 
 #include "ops/cpu/loops.h"
+#include "ops/kernels/attention.h"
 
 namespace tern::kernels {
 

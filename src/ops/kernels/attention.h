@@ -94,6 +94,12 @@ inline bool may_decode(const View& q, const Attention& attention, bool is_record
 /// Bytes of scores in memory at a time: larger ones are computed in chunks of queries.
 inline constexpr std::int64_t attention_chunk_bytes = std::int64_t{256} << 20;
 
+/// y (B, H, T, D) = x with each pair of elements at position t of the first `heads` heads, (2i, 2i + 1) or with `halves` (i, D / 2 + i),
+/// rotated by the angle whose cosine and sine are table[t, i] (T, D / 2, 2), contiguous, f32 (f64 for f64 x); rotated back if `inverse`.
+/// The other heads are copied. x and y have unit last stride, and any other strides.
+void rope(Cpu, const View& x, const View& table, const View& y, std::int64_t heads, bool halves, bool inverse);
+void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t heads, bool halves, bool inverse);
+
 // Kernels that only CUDA has: called through on_cuda.
 
 /// y (B, T, H, D) = dropout(softmax(scale q k^T + mask)) v for qkv (B, T, 3, H, D); contiguous, float32, T up to 64, D 32 or 64.

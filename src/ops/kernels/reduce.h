@@ -1,4 +1,10 @@
 #pragma once
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tensor/storage.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {
@@ -22,5 +28,65 @@ void arg_reduce(Cuda, bool largest, const View& x, const View& y, int dim);
 /// and bool.
 void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse);
 void cumsum(Cuda, const View& x, const View& y, int dim, bool reverse);
+
+/// Sum over partial results: `to` (N) = the sum of `count` parts of N elements each, in their order, or that sum added to it.
+struct PartialSum {
+  const void* parts;  ///< float, or double where `to` is
+  void* to;
+  std::int64_t pitch, stride;  ///< in elements: from part to part, and of `to`
+  unsigned count, columns;
+  DType dtype;  ///< dtype of `to`
+  bool adds;
+};
+
+/// Computes all of the sums; on a GPU one kernel adds up to 64 of similar length. Their order in the span may change. CPU kernels leave no
+/// partial sums.
+inline void add_partial_sums(Cpu, std::span<PartialSum>, Stream) { fail("add_partial_sums", "expected sums on a GPU"); }
+void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream);
+
+/// Deferred (batched) reductions of a backward pass. Gradients of norms and biases are sums over rows, which kernels leave as partial sums,
+/// one part for some rows each. There are two dozen and more of them in a pass, of a few KB each: little work, but many kernels. A kernel
+/// that gets a DeferredSums may leave its partial sums here, and `finish` adds up all of them in one kernel. Kernels of another stream, and
+/// those of the CPU, add up at once.
+class DeferredSums {
+ public:
+  explicit DeferredSums(Stream stream = {cpu}) : stream_(stream) {}
+  Stream stream() const { return stream_; }
+  /// Place for the sums of a kernel on this one's stream: `given`, if that is of the same stream, or this one, for finish() after the
+  /// kernel.
+  DeferredSums& or_given(DeferredSums* given) {
+    return given && given->stream_.device == stream_.device && given->stream_.handle == stream_.handle ? *given : *this;
+  }
+
+  /// Memory for partial sums, kept until they are added up, which happens here once they would take more than 16 MiB.
+  void* memory(std::size_t bytes) {
+    constexpr std::size_t max_bytes = std::size_t(16) << 20;  // so that they are still in the L2 cache (H200: 50 MB)
+    if (bytes_ + bytes > max_bytes) finish();
+    bytes_ += bytes;
+    return memory_.emplace_back(make_ref<Storage>(std::max<std::size_t>(bytes, 1), stream_))->data();
+  }
+  void add(const PartialSum& sum) { sums_.push_back(sum); }
+  /// Queues the additions. Results are valid only after this.
+  void finish() {
+    std::vector<PartialSum> sums = std::exchange(sums_, {});
+    if (!sums.empty()) on(stream_.device, [&](auto dev) { add_partial_sums(dev, sums, stream_); }, "sum_gradients");
+    memory_.clear();
+    bytes_ = 0;
+  }
+
+  bool is_empty() const { return sums_.empty(); }  ///< no sum is pending
+  /// True if a pending sum goes to the memory of x, which is contiguous.
+  bool has_sum_to(const View& x) const {
+    const auto* const begin = static_cast<const std::byte*>(x.data);
+    const std::size_t bytes = static_cast<std::size_t>(x.numel()) * size_of(x.dtype);
+    return std::any_of(sums_.begin(), sums_.end(), [=](const PartialSum& sum) { return sum.to >= begin && sum.to < begin + bytes; });
+  }
+
+ private:
+  Stream stream_;
+  std::vector<PartialSum> sums_;
+  std::vector<Ref<Storage>> memory_;
+  std::size_t bytes_ = 0;
+};
 
 }  // namespace tern::kernels

@@ -1,5 +1,5 @@
 #pragma once
-#include "ops/kernels/grad_norm.h"
+#include "ops/kernels/optimizer.h"
 #include "train/clip.h"
 
 namespace tern::train::detail {

@@ -1,12 +1,12 @@
 #pragma once
-#include "ops/kernels/deferred_sums.h"
+#include "ops/kernels/reduce.h"
 #include "tensor/random.h"
 #include "tensor/view.h"
 
 namespace tern::kernels {
 
-// Rows x (R, N), contiguous, floating; parameters (N) of the same dtype; statistics (R) in the compute type of the dtype, f32, or f64 for
-// f64. A view without data is an absent operand.
+// Layer norms: rows x (R, N), contiguous, floating; parameters (N) of the same dtype; statistics (R) in the compute type of the dtype, f32,
+// or f64 for f64. A view without data is an absent operand.
 
 /// y = (s - mean) rstd gamma + beta with rstd = 1 / sqrt(variance + eps), the variance biased. RMSNorm (`centered` false) has mean 0 and
 /// the mean square in place of the variance. s is x, or residual + dropout(x + bias), which is written to `sum` and normalized as rounded
@@ -50,5 +50,13 @@ struct LayerNormGradArguments {
 };
 void layer_norm_grad(Cpu, const LayerNormGradArguments& arguments);
 void layer_norm_grad(Cuda, const LayerNormGradArguments& arguments);
+
+/// Batch normalization (ops/normalize.h) on the CPU, over contiguous views of one dtype, f32 or f64: x and y (B, C, L); gamma, beta, mean,
+/// variance and rstd = 1 / sqrt(variance + eps) (C); gamma and beta may have no data. Elsewhere it is composed of other ops.
+void batch_norm(Cpu, const View& x, const View& gamma, const View& beta, double eps, const View& y, const View& mean, const View& variance,
+                const View& rstd);
+/// Gradients of x, gamma and beta from g, that of y; each output may have no data.
+void batch_norm_grad(Cpu, const View& x, const View& gamma, const View& mean, const View& rstd, const View& g, const View& dx,
+                     const View& d_gamma, const View& d_beta);
 
 }  // namespace tern::kernels
