@@ -17,7 +17,6 @@
 #include <tuple>
 
 #include "autodiff/autograd_state.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 
 namespace tern::python {

@@ -2,7 +2,6 @@
 #include <variant>
 
 #include "binding.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/view.h"

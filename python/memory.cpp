@@ -11,7 +11,7 @@
 
 #include "binding.h"
 #include "data/dlpack.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "tensor/dtype.h"
 #include "tensor/from_blob.h"
 #include "tensor/sizes.h"

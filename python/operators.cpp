@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "binding.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"

@@ -1,6 +1,5 @@
 // Ops that move elements: views, joins, orders, indices (ops/view.h, join.h, index.h, copy.h).
 #include "binding.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

@@ -2,7 +2,7 @@
 // and memory that other libraries see in memory.cpp.
 #include "autodiff/node.h"
 #include "binding.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

@@ -4,7 +4,7 @@
 
 #include "backend/error.h"
 #include "binding.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "text/data_error.h"
 
 namespace tern::python {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/check-includes.sh [--self-test]: a room is a directory of src, and rooms stand on each other (docs/architecture.md). Fails on an
-# include that points up, or into a room that the file's own may not use, and names it: `src/tensor/tensor.h:9: includes ops/copy.h, which is above: tensor may include backend`.
+# include that points up, or into a room that the file's own may not use, and names it: `src/tensor/tensor.h:9: includes ops/factory.h, which is above: tensor may include backend`.
 # With --self-test it shows on planted files that it finds such includes, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -107,10 +107,10 @@ self_test() {
     mkdir -p "$root/$(dirname "$1")"
     printf '#pragma once\n#include <vector>\n%s\n' "$2" >"$root/$1"
   }
-  plant src/tensor/up.h '#include "ops/copy.h"'
+  plant src/tensor/up.h '#include "ops/factory.h"'
   plant src/backend/up.cpp '#include "tensor/tensor.h"'
   plant src/autodiff/up.cpp '#include "ops/factory.h"'
-  plant src/ops/cpu/up.cpp '  #  include "ops/copy.h"  // indented'
+  plant src/ops/cpu/up.cpp '  #  include "ops/factory.h"  // indented'
   plant src/nn/up.h '#include "train/optimizer.h"'
   plant src/nn/beside.h '#include "ops/detail/autocast.h"'
   plant src/text/beside.h '#include "tensor/tensor.h"'

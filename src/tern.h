@@ -20,7 +20,6 @@
 #include "ops/captured_step.h"
 #include "ops/checkpoint.h"
 #include "ops/conv.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/gradcheck.h"
 #include "ops/index.h"

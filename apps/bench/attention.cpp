@@ -13,7 +13,6 @@
 #include "bench/commands.h"
 #include "bench/lists.h"
 #include "bench/timing.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"

@@ -25,7 +25,6 @@
 #include "io/files.h"
 #include "io/json_object.h"
 #include "io/svg.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

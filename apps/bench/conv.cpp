@@ -7,7 +7,6 @@
 #include "bench/lists.h"
 #include "bench/timing.h"
 #include "common/program.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/random.h"

@@ -8,7 +8,6 @@
 #include "bench/timing.h"
 #include "common/program.h"
 #include "io/files.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/random.h"

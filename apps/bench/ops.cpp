@@ -9,7 +9,6 @@
 #include "bench/timing.h"
 #include "common/program.h"
 #include "ops/attention.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"

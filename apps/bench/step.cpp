@@ -13,7 +13,7 @@
 #include "common/training_settings.h"
 #include "io/json_object.h"
 #include "nn/nn.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/random.h"
 #include "train/train.h"

@@ -12,7 +12,7 @@
 #include "common/program.h"
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"

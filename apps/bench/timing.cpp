@@ -9,7 +9,6 @@
 #include "common/program.h"
 #include "common/quantile.h"
 #include "io/files.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"
 #include "tensor/context.h"

@@ -11,7 +11,6 @@
 #include "io/files.h"
 #include "nn/nn.h"
 #include "ops/attention.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"

@@ -7,7 +7,6 @@
 #include "common/program.h"
 #include "io/svg.h"
 #include "ops/attention.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"

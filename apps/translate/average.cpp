@@ -4,7 +4,7 @@
 
 #include "common/program.h"
 #include "io/run_directory.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "text/bpe.h"
 #include "text/unicode.h"
 #include "trainer/terminal.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "data/staging.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/join.h"
 #include "tensor/context.h"
 #include "text/batching.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "backend/memory.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "tensor/context.h"
 
 namespace tern::data {

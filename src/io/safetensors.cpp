@@ -14,7 +14,7 @@
 
 #include "io/files.h"
 #include "io/safetensors_header.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "text/input_file.h"

@@ -12,7 +12,7 @@
 #include "io/safetensors_header.h"
 #include "models/hugging_face_config.h"
 #include "models/hugging_face_names.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "ops/attention.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/pointwise.h"

@@ -16,7 +16,6 @@
 #include "backend/threads.h"
 #include "nn/generate.h"
 #include "ops/captured_step.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

@@ -9,7 +9,6 @@
 #include <limits>
 #include <numeric>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

@@ -7,7 +7,6 @@
 #include <numbers>
 
 #include "autodiff/node.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "nn/init.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"

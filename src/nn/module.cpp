@@ -14,7 +14,7 @@
 #include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 
 namespace tern::nn {
 

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "nn/layers.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 
 namespace tern::nn {
 

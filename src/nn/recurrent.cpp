@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "nn/init.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/matmul.h"

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "nn/init.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/pointwise.h"

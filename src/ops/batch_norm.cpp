@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/kernels/normalize.h"
 #include "ops/normalize.h"
 #include "ops/op.h"

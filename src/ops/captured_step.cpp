@@ -4,7 +4,6 @@
 
 #include "autodiff/autograd_state.h"
 #include "backend/stream.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 
 namespace tern {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/kernels/conv.h"
 #include "ops/kernels/copy.h"

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "ops/conv.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/kernels/conv.h"
 #include "ops/op.h"

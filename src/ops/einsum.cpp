@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

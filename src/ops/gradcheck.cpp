@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

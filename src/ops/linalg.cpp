@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/kernels/linalg.h"

@@ -7,7 +7,6 @@
 #include <limits>
 #include <vector>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/kernels/copy.h"

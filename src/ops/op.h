@@ -4,7 +4,7 @@
 #include <array>
 
 #include "autodiff/node.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "tensor/fields.h"
 
 // Note [How an op is written]

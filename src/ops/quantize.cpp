@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/kernels/matmul.h"
 #include "ops/matmul.h"

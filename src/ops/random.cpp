@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/kernels/random.h"
 #include "ops/op.h"
 #include "tensor/view.h"

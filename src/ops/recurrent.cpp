@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/kernels/recurrent.h"
 #include "ops/op.h"

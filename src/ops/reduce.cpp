@@ -379,4 +379,7 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement) 
   return replacement ? drawn_with_replacement(weights, count) : drawn_without_replacement(weights, count);
 }
 
+Tensor Tensor::sum(const Dims& dims, bool keepdim) const { return tern::sum(*this, dims, keepdim); }
+Tensor Tensor::mean(const Dims& dims, bool keepdim) const { return tern::mean(*this, dims, keepdim); }
+
 }  // namespace tern

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/conv.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/kernels/attention.h"
 #include "ops/op.h"
 #include "ops/view.h"

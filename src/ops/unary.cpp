@@ -7,7 +7,6 @@
 #include <numbers>
 #include <utility>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"

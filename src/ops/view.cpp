@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"
@@ -457,6 +456,12 @@ Tensor sliding_window(const Tensor& x, int dim, std::int64_t size, std::int64_t 
     fail("sliding_window", fmt::format("expected a size in [1, {}] and a step >= 1 but got {} and {}", length, size, step));
   const std::int64_t windows = (length - size) / step + 1;
   return call(SlidingWindow{x.shape(), dim, windows, size, step}, x);
+}
+
+Tensor Tensor::reshape(const Shape& shape) const { return tern::reshape(*this, shape); }
+Tensor Tensor::T() const {
+  if (dims() < 2) fail("T", fmt::format("expected at least two dimensions but got {}", to_string(shape())));
+  return transpose(*this, -2, -1);
 }
 
 }  // namespace tern

@@ -11,7 +11,6 @@
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
 #include "backend/parse.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "parallel/data_parallel_state.h"
 

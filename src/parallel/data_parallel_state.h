@@ -7,7 +7,6 @@
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "parallel/data_parallel.h"
 #include "parallel/sharded_parameters.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "backend/error.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/view.h"
 #include "tensor/context.h"
 

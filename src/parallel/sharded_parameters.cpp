@@ -8,7 +8,6 @@
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
 #include "ops/autocast.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/view.h"
 #include "tensor/sizes.h"

@@ -99,7 +99,7 @@ class Tensor {
   /// Number of in-place edits of the storage so far.
   std::uint32_t version() const { return impl().storage->version(); }
 
-  // Indexing and the most frequent ops, as members (defined in ops/indexing.cpp and ops/members.cpp).
+  // Indexing and the most frequent ops, as members (defined in ops/).
 
   /// The slice at an index along the first dimension: a view, as select(x, 0, index).
   Tensor operator[](std::int64_t index) const;
@@ -115,9 +115,9 @@ class Tensor {
   Tensor reshape(const Shape& shape) const;
   /// Transpose of the last two dimensions. Throws Error for fewer dimensions.
   Tensor T() const;
-  /// The tensor on a device, itself if it is there already; gradients flow back (ops/copy.h).
+  /// The tensor on a device, itself if it is there already; gradients flow back (ops/factory.h).
   Tensor to(Device device) const;
-  /// The tensor in a dtype, itself if it has it already; gradients flow back between floating dtypes (ops/copy.h).
+  /// The tensor in a dtype, itself if it has it already; gradients flow back between floating dtypes (ops/factory.h).
   Tensor to(DType dtype) const;
 
   // Autograd (defined in autodiff/).

@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "nn/module.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

@@ -6,7 +6,6 @@
 
 #include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "train/detail/masters.h"

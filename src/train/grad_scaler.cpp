@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "train/detail/grad_norm.h"

@@ -9,7 +9,6 @@
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "io/files.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "parallel/socket.h"
 #include "tensor/sizes.h"
 #include "trainer/stop.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "io/files.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "profile/memory_report.h"

@@ -10,7 +10,6 @@
 
 #include "backend/parse.h"
 #include "nn/module.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

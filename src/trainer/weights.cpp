@@ -5,7 +5,7 @@
 
 #include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 

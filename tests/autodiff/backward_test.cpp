@@ -5,7 +5,6 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "message.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/gradcheck.h"
 #include "ops/index.h"

@@ -5,7 +5,6 @@
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
 #include "ops/checkpoint.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"

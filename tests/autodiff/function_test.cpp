@@ -4,7 +4,6 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "message.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/gradcheck.h"
 #include "ops/pointwise.h"

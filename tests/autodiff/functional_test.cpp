@@ -5,7 +5,6 @@
 #include "catch.h"
 #include "message.h"
 #include "ops/attention.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"

@@ -8,7 +8,6 @@
 #include "autodiff/parameter_buffer.h"
 #include "catch.h"
 #include "message.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"

@@ -6,7 +6,6 @@
 #include "autodiff/parameter_buffer.h"
 #include "catch.h"
 #include "ops/captured_step.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"

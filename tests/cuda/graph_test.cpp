@@ -2,7 +2,6 @@
 #include "backend/stream.h"
 #include "catch.h"
 #include "cuda/runtime/stream.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"

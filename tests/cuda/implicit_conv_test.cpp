@@ -5,7 +5,6 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "ops/conv.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/conv.h"
 #include "ops/pointwise.h"

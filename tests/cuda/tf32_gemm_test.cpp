@@ -6,7 +6,6 @@
 
 #include "catch.h"
 #include "cuda/runtime/launch.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/matmul.h"
 #include "ops/matmul.h"

@@ -7,7 +7,6 @@
 #include "catch.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/stream.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"

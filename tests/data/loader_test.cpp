@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "catch.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/pointwise.h"

@@ -5,7 +5,6 @@
 #include <random>
 
 #include "catch.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/view.h"
 #include "support.h"

@@ -15,7 +15,6 @@
 #include "models/hugging_face_config.h"
 #include "nn/generate.h"
 #include "nn/layers.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

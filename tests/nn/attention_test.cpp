@@ -4,7 +4,6 @@
 
 #include "layer_gradients.h"
 #include "nn/fixture.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"

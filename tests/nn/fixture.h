@@ -8,7 +8,7 @@
 
 #include "catch.h"
 #include "nn/nn.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "paths.h"
 #include "tensor/random.h"
 

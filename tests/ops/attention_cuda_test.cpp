@@ -5,7 +5,6 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "ops/attention.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

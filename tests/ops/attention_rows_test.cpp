@@ -10,7 +10,6 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "ops/attention.h"
-#include "ops/copy.h"
 #include "ops/detail/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/join.h"

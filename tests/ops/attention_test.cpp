@@ -7,7 +7,6 @@
 #include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
 #include "catch.h"
-#include "ops/copy.h"
 #include "ops/detail/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"

@@ -9,7 +9,6 @@
 #include "message.h"
 #include "ops/attention.h"
 #include "ops/conv.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

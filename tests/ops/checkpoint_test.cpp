@@ -11,7 +11,6 @@
 #include "catch.h"
 #include "ops/attention.h"
 #include "ops/autocast.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"

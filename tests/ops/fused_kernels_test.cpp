@@ -11,7 +11,6 @@
 #include "autodiff/node.h"
 #include "catch.h"
 #include "ops/attention.h"
-#include "ops/copy.h"
 #include "ops/detail/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"

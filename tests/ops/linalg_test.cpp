@@ -9,7 +9,6 @@
 
 #include "autodiff/engine.h"
 #include "catch.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "catch.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/operators.h"
 #include "ops/random.h"

@@ -5,7 +5,6 @@
 #include "catch.h"
 #include "op_cases.h"
 #include "ops/conv.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/view.h"

@@ -1,11 +1,10 @@
-// Rows of ops/factory.h, ops/copy.h and ops/random.h. Note [The table] in op_cases.h.
+// Rows of ops/factory.h, ops/factory.h and ops/random.h. Note [The table] in op_cases.h.
 #include <cmath>
 #include <numbers>
 #include <numeric>
 
 #include "dropout_reference.h"
 #include "op_cases.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"
 #include "ops/view.h"

@@ -8,7 +8,6 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "op_cases.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/linalg.h"
 #include "ops/matmul.h"

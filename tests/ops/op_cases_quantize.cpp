@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "op_cases.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/quantize.h"
 

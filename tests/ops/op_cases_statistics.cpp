@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "op_cases.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"

@@ -2,7 +2,7 @@
 #include "autodiff/engine.h"
 #include "for_each_case.h"
 #include "ops/checkpoint.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "tensor/context.h"

@@ -3,7 +3,7 @@
 
 #include "autodiff/engine.h"
 #include "for_each_case.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "skip.h"
 
 namespace tern::op_cases {

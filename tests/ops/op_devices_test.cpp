@@ -3,7 +3,6 @@
 #include "catch.h"
 #include "message.h"
 #include "op_cases.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/attention.h"
 #include "ops/kernels/index.h"

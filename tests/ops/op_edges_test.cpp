@@ -5,7 +5,6 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "op_cases.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/join.h"

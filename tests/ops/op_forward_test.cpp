@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "for_each_case.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "tensor/context.h"
 

@@ -4,7 +4,7 @@
 
 #include "catch.h"
 #include "op_cases.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/gradcheck.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

@@ -4,7 +4,7 @@
 
 #include "autodiff/engine.h"
 #include "for_each_case.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 

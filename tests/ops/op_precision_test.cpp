@@ -8,7 +8,7 @@
 
 #include "autodiff/engine.h"
 #include "for_each_case.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 
 namespace tern::op_cases {
 

@@ -8,7 +8,6 @@
 #include "catch.h"
 #include "message.h"
 #include "op_cases.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "catch.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/operators.h"
 #include "ops/pointwise.h"

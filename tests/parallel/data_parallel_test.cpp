@@ -5,7 +5,6 @@
 
 #include "nn/nn.h"
 #include "ops/captured_step.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

@@ -11,7 +11,6 @@
 #include <csignal>
 #include <mutex>
 
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/view.h"
 #include "ranks.h"

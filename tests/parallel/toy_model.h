@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "nn/nn.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

@@ -9,7 +9,6 @@
 #include "backend/observer.h"
 #include "ops/captured_step.h"
 #include "ops/checkpoint.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"

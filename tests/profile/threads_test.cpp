@@ -7,7 +7,6 @@
 
 #include "autodiff/engine.h"
 #include "files.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"

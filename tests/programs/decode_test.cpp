@@ -5,7 +5,7 @@
 
 #include "bytes.h"
 #include "nn/nn.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "support.h"
 #include "text/bpe.h"
 #include "text/unicode.h"

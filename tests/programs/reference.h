@@ -3,7 +3,7 @@
 
 #include "flags.h"
 #include "nn/nn.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "train/train.h"
 
 /// Trainings by the library's parts in a plain loop: the numbers that the programs' options are tested against do not come by way of the

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "catch.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"

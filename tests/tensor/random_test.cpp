@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "catch.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/kernels/random.h"
 #include "ops/operators.h"

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "catch.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"

@@ -3,7 +3,6 @@
 #include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "nn/fixture.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/join.h"
 #include "ops/loss.h"

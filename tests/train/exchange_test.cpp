@@ -5,7 +5,6 @@
 
 #include "catch.h"
 #include "nn/module.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/random.h"
 #include "tensor/context.h"

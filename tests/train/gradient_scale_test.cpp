@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "nn/fixture.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

@@ -3,7 +3,6 @@
 #include "autodiff/parameter_buffer.h"
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "nn/fixture.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/gradcheck.h"
 #include "ops/pointwise.h"

@@ -9,7 +9,6 @@
 #include "files.h"
 #include "message.h"
 #include "nn/layers.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/pointwise.h"

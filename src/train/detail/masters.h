@@ -1,5 +1,5 @@
 #pragma once
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 
 namespace tern::train::detail {
