@@ -5,11 +5,10 @@
 
 #include "bench/commands.h"
 #include "bench/cost_model.h"
-#include "bench/lists.h"
 #include "bench/step_case.h"
 #include "bench/timing.h"
-#include "common/model.h"
 #include "common/program.h"
+#include "common/training_settings.h"
 #include "io/json_object.h"
 
 namespace tern::bench {
@@ -130,9 +129,8 @@ void add_accounting(CLI::App& app) {
             apps::one_of({"gpt2", "llama"}), "NAME");
   add_value(*command, "--vocab", options->vocab, "size of their vocabulary", apps::whole_number(1, 10'000'000), "N");
   add_value(*command, "--length", options->length, "rows of their table of positions", apps::whole_number(1, 100'000'000), "N");
-  command->add_option("--parameters", options->parameters, "in place of the model's")
-      ->check(apps::whole_number(1, 1'000'000'000'000'000))
-      ->type_name("N");
+  apps::add_option(*command, "--parameters", options->parameters, "in place of the model's", apps::whole_number(1, 1'000'000'000'000'000),
+                   "N");
   add_value(*command, "--ranks", options->ranks, "numbers of devices", list_of(apps::whole_number(1, 1'000'000)), "LIST");
   add_value(*command, "--memory-gb", options->memory_gb, "of a device, in 1e9 bytes", apps::real_number(1e-3, 1e9), "X");
   add_value(*command, "--fsdp", options->mesh.fsdp, "ranks of full sharding, X", apps::whole_number(1, 1'000'000), "N");

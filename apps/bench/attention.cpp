@@ -11,7 +11,6 @@
 
 #include "autodiff/engine.h"
 #include "bench/commands.h"
-#include "bench/lists.h"
 #include "bench/timing.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
@@ -225,12 +224,12 @@ std::vector<Case> cases_of(const Options& options, Device device) {
 
 const char* mask_of(const Case& c) { return c.form ? name(*c.form) : c.causal ? "causal" : "full"; }
 
-class Bench {
+class Bench : OpTimer {
  public:
-  explicit Bench(const Options& options) : device_(apps::use(options)), timer_(device_, options.seconds), rows_(options.json) {}
+  using OpTimer::OpTimer;
 
   void head() const {
-    fmt::print("{}\n{:>4} {:>3} {:>6} {:>4} {:<7} {:<5} {:<6} {:>11} {:>11} {:>11} {:>9} {:>12} {:>12}\n", apps::describe(device_), "B",
+    fmt::print("{}\n{:>4} {:>3} {:>6} {:>4} {:<7} {:<5} {:<6} {:>11} {:>11} {:>11} {:>9} {:>12} {:>12}\n", apps::describe(device()), "B",
                "H", "N", "d", "mask", "mode", "kernel", "forward ms", "backward ms", "both ms", "TFLOP/s", "kept MiB", "peak MiB");
   }
 
@@ -239,38 +238,38 @@ class Bench {
     std::fflush(stdout);
     if (c.form == Form::plain) causal_tflops_.erase(mode + impl);
     try {
-      measure(c, mode, impl);
+      measure_case(c, mode, impl);
     } catch (const OutOfMemory&) {
-      rows_.add(row("attention_fwd_bwd", c, mode, impl).set("error", "out of memory"));
+      rows.add(row("attention_fwd_bwd", c, mode, impl).set("error", "out of memory"));
       fmt::print("out of memory\n");
     }
   }
 
  private:
-  void measure(const Case& c, const std::string& mode, const std::string& impl) {
+  void measure_case(const Case& c, const std::string& mode, const std::string& impl) {
     manual_seed(0);  // the same numbers in every row, so that results of variants differ by the mask only
-    const Inputs in(c, float_modes().at(mode).first, device_);
+    const Inputs in(c, float_modes().at(mode).first, device());
     const FusedKernels kernels(impl == "fused");
     const auto call = [&] {
       const Tensors parts = in.parts();
       return scaled_dot_product_attention(parts[0], parts[1], parts[2], in.params);
     };
-    synchronize(device_);
-    reset_peak_memory(device_);
-    const std::size_t before = memory_statistics(device_).allocated;
+    synchronize(device());
+    reset_peak_memory(device());
+    const std::size_t before = memory_statistics(device()).allocated;
     double kept = 0, peak = 0, forward = 0, backward = 0, mean_square = 0;
     {
       const Tensor y = call();
-      kept = mebibytes(memory_statistics(device_).allocated - before);
-      backward = timer_.measure([&] { grad({y}, in.projections, {in.output_gradient}, false, true); });
-      peak = mebibytes(memory_statistics(device_).peak_allocated - before);
+      kept = mebibytes(memory_statistics(device()).allocated - before);
+      backward = measure([&] { grad({y}, in.projections, {in.output_gradient}, false, true); });
+      peak = mebibytes(memory_statistics(device()).peak_allocated - before);
       if (c.form) mean_square = mean(square(cast(y.detach(), DType::f64))).item<double>();
     }
-    forward = timer_.measure([&] {
+    forward = measure([&] {
       const NoGrad unrecorded;
       call();
     });
-    const double both = timer_.measure([&] { grad({call()}, in.projections, {in.output_gradient}); });
+    const double both = measure([&] { grad({call()}, in.projections, {in.output_gradient}); });
     const std::array<double, 3> ms = {forward, backward, both}, passes = {1, 2.5, 3.5};
     const std::array<const char*, 3> ops = {"attention_fwd", "attention_bwd", "attention_fwd_bwd"};
     std::array<double, 3> tflops{};
@@ -289,7 +288,7 @@ class Bench {
         fmt::print(" {:.3f}", of_causal);
       }
       if (c.form) one.set("gflop", passes[i] * in.flops / 1e9).set("mean_square", mean_square);
-      rows_.add(one.set("kept_mib", rounded(kept, 1e3)).set("peak_mib", rounded(peak, 1e3)));
+      rows.add(one.set("kept_mib", rounded(kept, 1e3)).set("peak_mib", rounded(peak, 1e3)));
     }
     fmt::print("\n");
   }
@@ -304,8 +303,8 @@ class Bench {
         .set("mask", mask_of(c))
         .set("dtype", float_modes().at(mode).second)
         .set("impl", "tern-" + impl);
-    set_device(result, device_);
-    if (device_.type == DeviceType::cuda && mode == "fp32") result.set("precision", precision_name());
+    set_device(result, device());
+    if (device().type == DeviceType::cuda && mode == "fp32") result.set("precision", precision_name());
     return result;
   }
   static const char* precision_name() {
@@ -316,9 +315,6 @@ class Bench {
     }
   }
 
-  Device device_;
-  ColdTimer timer_;
-  RowFile rows_;
   std::map<std::string, std::array<double, 3>> causal_tflops_;  ///< of the last plain row of the sweep `masks`, by mode and kernel
 };
 
@@ -344,9 +340,8 @@ void add_attention(CLI::App& app) {
       "models: shapes of models; batch: 8 sequences, every key seen; length: one sequence, causal, of 128 to 65536 tokens; masks: causal "
       "attention in all its forms (grouped heads, padding, windows, ...), by what is left to do",
       apps::one_of({"models", "batch", "length", "masks"}), "NAME");
-  add_value(*command, "--impl", options->impl, "of plain, fused", list_of(apps::one_of({"plain", "fused"})), "LIST");
-  add_value(*command, "--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})),
-            "LIST");
+  add_list(*command, "--impl", options->impl, {"plain", "fused"});
+  add_list(*command, "--dtype", options->dtype, {"fp32", "fp16", "bf16", "fp64"});
   add_value(*command, "--precision", options->precision, "of fp32 products on a GPU", apps::one_of({"fp32", "tf32x3", "tf32"}), "NAME");
   add_value(*command, "--lengths", options->lengths, "tokens, instead of the sweep's", list_of(apps::whole_number(1, 1 << 24)), "LIST");
   add_value(*command, "--widths", options->widths, "elements of a head, instead of the sweep's", list_of(apps::whole_number(1, 1024)),

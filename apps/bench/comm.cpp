@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -15,13 +14,11 @@
 #include "backend/memory.h"
 #include "bench/commands.h"
 #include "bench/cost_model.h"
-#include "bench/lists.h"
-#include "bench/ranks.h"
 #include "bench/step_case.h"
 #include "bench/timing.h"
-#include "common/model.h"
+#include "common/launcher.h"
 #include "common/program.h"
-#include "common/temporary_directory.h"
+#include "common/training_settings.h"
 #include "io/files.h"
 #include "io/json_object.h"
 #include "io/svg.h"
@@ -133,10 +130,10 @@ CommFigures measure_comm(parallel::ProcessGroup& group, const CommCase& c, doubl
   const auto elements = static_cast<std::int64_t>(c.bytes / static_cast<double>(size_of(c.dtype)));
   const std::int64_t share = std::max<std::int64_t>(elements / group.size(), 1);
   // The system overcommits the CPU's memory. The engine's copies take at most as much again.
-  const double needed = 2.0 * static_cast<double>(share * group.size()) * static_cast<double>(size_of(c.dtype)) * local_ranks();
+  const double needed = 2.0 * static_cast<double>(share * group.size()) * static_cast<double>(size_of(c.dtype)) * launched().local_size;
   if (const auto there = static_cast<double>(backend::usable_memory()); device == cpu && there > 0 && needed > there)
     throw OutOfMemory(fmt::format("[comm] expected {:.3g} GB of memory for {} processes but this machine has {:.3g} GB", needed / 1e9,
-                                  local_ranks(), there / 1e9));
+                                  launched().local_size, there / 1e9));
   Buffers x{.whole = zeros({share * group.size()}, c.dtype, device)};
   if (c.op == "all_gather" || c.op == "reduce_scatter") x.part = zeros({share}, c.dtype, device);
 
@@ -333,14 +330,14 @@ void finish(const Options& options, const std::vector<Row>& rows) {
 
 void comm(const Options& options) {
   if (const auto file = rows_for_starter()) {
-    RowFile rows(launched_rank() == 0 ? *file : "");
+    RowFile rows(launched().rank == 0 ? *file : "");
     CommBench(options).run(rows);
     return;
   }
   if (options.ranks.empty()) {
-    if (launched_ranks() < 2)
+    if (launched().size < 2)
       throw apps::UsageError("expected several processes: tern-bench comm --ranks 2,4, or tern-launch -n 2 tern-bench comm");
-    RowFile rows(launched_rank() == 0 ? options.json : "");
+    RowFile rows(launched().rank == 0 ? options.json : "");
     CommBench bench(options);
     if (bench.is_first()) print_head();
     bench.run(rows);
@@ -356,10 +353,9 @@ void comm(const Options& options) {
   for (const std::int64_t ranks : numbers(options.ranks)) {
     const std::filesystem::path file = directory.path() / fmt::format("{}-{}", rows.size(), ranks);
     start_ranks(static_cast<int>(ranks), file.string());
-    std::istringstream text(io::read_file(file));
-    for (std::string line; std::getline(text, line);) {
-      rows.push_back(Row::parse(line, file.string()));
-      kept.add(rows.back());
+    for (const Row& row : read_rows(file)) {
+      rows.push_back(row);
+      kept.add(row);
     }
   }
   finish(options, rows);
@@ -378,11 +374,9 @@ void add_comm(CLI::App& app) {
   c.warmup = 1;
   c.steps = 3;
   c.use_fused_kernel = true;
-  add_value(*command, "--op", options->ops, "of all_reduce, all_gather, reduce_scatter, broadcast",
-            list_of(apps::one_of({"all_reduce", "all_gather", "reduce_scatter", "broadcast"})), "LIST");
+  add_list(*command, "--op", options->ops, {"all_reduce", "all_gather", "reduce_scatter", "broadcast"});
   add_value(*command, "--size-mb", options->sizes, "of the whole, in 1e6 bytes", list_of(apps::real_number(1e-6, 1e6)), "LIST");
-  add_value(*command, "--dtype", options->dtypes, "of fp32, bf16, fp16, fp64", list_of(apps::one_of({"fp32", "bf16", "fp16", "fp64"})),
-            "LIST");
+  add_list(*command, "--dtype", options->dtypes, {"fp32", "bf16", "fp16", "fp64"});
   add_value(*command, "--ranks", options->ranks,
             "numbers of processes to start, one after the other; without it a launcher has started them",
             list_of(apps::whole_number(2, 4096)), "LIST");

@@ -4,11 +4,9 @@
 
 #include "autodiff/engine.h"
 #include "bench/commands.h"
-#include "bench/lists.h"
 #include "bench/timing.h"
 #include "common/program.h"
 #include "ops/factory.h"
-#include "ops/matmul.h"
 #include "ops/random.h"
 
 namespace tern::bench {
@@ -36,40 +34,37 @@ std::vector<Shape> shapes_of(Device device) {
   return {{1, 1024, 1024}, {1, 8192, 1024}, {1, 8192, 8192}, {16, 1024, 768}, {16, 2048, 2048}, {1, 131072, 1024}};
 }
 
-class Bench {
+class Bench : OpTimer {
  public:
-  explicit Bench(const Options& options) : device_(apps::use(options)), timer_(device_, options.seconds), rows_(options.json) {}
+  using OpTimer::OpTimer;
 
   /// Measures the roofline: the bandwidth of a large copy, counting reads and writes, and the FLOP/s of a large f32 GEMM.
   void roofs() {
-    const bool on_gpu = device_.type == DeviceType::cuda;
-    const double copy_ms = copies_.measure_peak(), copy_gbs = copies_.peak_gbs();
-    rows_.add(row("copy", {copies_.peak_count()}, "float32", "tern", copy_ms).set("gbs", rounded(copy_gbs, 10)));
-    const std::int64_t side = on_gpu ? 8192 : 1024;
-    const Tensor a = randn({side, side}, 0, 1, DType::f32, device_);
-    const double ms = timer_.measure([&] { matmul(a, a); }), tflops = 2e-9 * static_cast<double>(side * side * side) / ms;
-    rows_.add(row("product", {side, side, side}, "float32", "tern", ms).set("tflops", rounded(tflops, 1e4)));
+    const double copy_ms = measure_peak(), copy_gbs = peak_gbs();
+    rows.add(row("copy", {peak_count()}, "fp32", "tern", copy_ms).set("gbs", rounded(copy_gbs, 10)));
+    const auto [side, ms, tflops] = measure_product(device(), DType::f32);
+    rows.add(row("product", {side, side, side}, "fp32", "tern", ms).set("tflops", rounded(tflops, 1e4)));
     fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted; a product of f32 matrices computes {:.2f} TFLOP/s\n",
-               apps::describe(device_), copy_gbs, tflops);
+               apps::describe(device()), copy_gbs, tflops);
     fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:>11} {:>11} {:>7} {:>7} {:>8} {:>8} {:>14}\n", "direction", "B", "L", "D", "K",
                "mode", "plain us", "fused us", "ratio", "GB/s", "TFLOP/s", "of copy", "of equal copy");
   }
 
   void run(const Case& c, const std::string& mode) {
     const Shape shape = c.channels_first ? Shape{c.batch, c.channels, c.length} : Shape{c.batch, c.length, c.channels};
-    const auto leaf = [&](const Shape& of) { return cast(randn(of, 0, 1, DType::f32, device_), c.dtype).set_requires_grad(); };
+    const auto leaf = [&](const Shape& of) { return cast(randn(of, 0, 1, DType::f32, device()), c.dtype).set_requires_grad(); };
     const Tensor u = leaf(shape), w = leaf({c.channels, c.taps}), bias = leaf({c.channels}), g = leaf(shape).detach();
     const DepthwiseConvOptions options{.padding = ConvPadding::same, .channels_first = c.channels_first};
     double forward[2], backward[2];
     for (const bool fused : {false, true}) {
       const FusedKernels kernels(fused);
       const auto call = [&] { return depthwise_conv1d(u, w, bias, options); };
-      forward[fused] = timer_.measure([&] {
+      forward[fused] = measure([&] {
         const NoGrad unrecorded;
         call();
       });
       const Tensor y = call();
-      backward[fused] = timer_.measure([&] { grad({y}, {u, w, bias}, {g}, false, true); });
+      backward[fused] = measure([&] { grad({y}, {u, w, bias}, {g}, false, true); });
     }
     report(c, "fwd", mode, forward, 2 * c.signal_bytes(), c.flops());
     report(c, "bwd", mode, backward, 3 * c.signal_bytes(), 2 * c.flops());
@@ -79,33 +74,20 @@ class Bench {
   void report(const Case& c, const std::string& direction, const std::string& mode, const double (&ms)[2], std::int64_t bytes,
               double flops) {
     const std::string op = (c.channels_first ? "conv1d_first_" : "conv1d_") + direction;
-    const double copy_ms = copies_.equal_ms(bytes);
+    const double copy_ms = equal_ms(bytes);
     const std::pair<const char*, double> figures[] = {{"tern-plain", ms[0]}, {"tern-fused", ms[1]}, {"copy", copy_ms}};
     for (const auto& [impl, time] : figures) {
       const double rate = gbs(bytes, time);
-      io::JsonObject line = row(op, c.shape(), float_modes().at(mode).second, impl, time);
-      line.set("gbs", rounded(rate, 10))
-          .set("of_copy", rounded(rate / copies_.peak_gbs(), 1e4))
-          .set("tflops", rounded(flops / time / 1e9, 1e5));
-      rows_.add(line.set("flop_per_byte", rounded(flops / static_cast<double>(bytes), 1e4)));
+      io::JsonObject line = row(op, c.shape(), mode, impl, time);
+      line.set("gbs", rounded(rate, 10)).set("of_copy", rounded(rate / peak_gbs(), 1e4)).set("tflops", rounded(flops / time / 1e9, 1e5));
+      rows.add(line.set("flop_per_byte", rounded(flops / static_cast<double>(bytes), 1e4)));
     }
     const double fused = gbs(bytes, ms[1]);
     fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:7.0f} {:8.3f} {:7.1f}% {:13.1f}%\n", direction, c.batch,
                c.length, c.channels, c.taps, mode, ms[0] * 1e3, ms[1] * 1e3, ms[0] / ms[1], fused, flops / ms[1] / 1e9,
-               100 * fused / copies_.peak_gbs(), 100 * copy_ms / ms[1]);
+               100 * fused / peak_gbs(), 100 * copy_ms / ms[1]);
     std::fflush(stdout);
   }
-
-  io::JsonObject row(const std::string& op, const std::vector<std::int64_t>& shape, const char* dtype, const char* impl, double ms) const {
-    io::JsonObject result;
-    result.set("op", op).set("shape", shape).set("dtype", dtype).set("impl", impl);
-    return set_device(result, device_).set("ms", rounded(ms, 1e5));
-  }
-
-  Device device_;
-  ColdTimer timer_;
-  CopyBaseline copies_{device_, timer_};
-  RowFile rows_;
 };
 
 void conv(const Options& options) {
@@ -123,8 +105,7 @@ void conv(const Options& options) {
 void add_conv(CLI::App& app) {
   auto* command = app.add_subcommand("conv1d", "time the depthwise convolution, composed and by its kernel, beside a copy");
   const auto options = std::make_shared<Options>();
-  add_value(*command, "--dtype", options->dtype, "of fp32, fp16, bf16, fp64", list_of(apps::one_of({"fp32", "fp16", "bf16", "fp64"})),
-            "LIST");
+  add_list(*command, "--dtype", options->dtype, {"fp32", "fp16", "bf16", "fp64"});
   add_value(*command, "--taps", options->taps, "numbers of taps", list_of(apps::whole_number(1, 1024)), "LIST");
   add_value(*command, "--layout", options->layout, "which dimension is contiguous: channels last (B, L, D), or first (B, D, L)",
             apps::one_of({"last", "first"}), "NAME");

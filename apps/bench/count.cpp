@@ -4,13 +4,10 @@
 
 #include "bench/commands.h"
 #include "bench/roofline.h"
-#include "bench/roofline_picture.h"
 #include "bench/timing.h"
 #include "common/program.h"
 #include "io/files.h"
 #include "ops/factory.h"
-#include "ops/matmul.h"
-#include "ops/random.h"
 
 namespace tern::bench {
 namespace {
@@ -24,16 +21,11 @@ struct Options : apps::Processors {
 /// The measured peak rates of this device: of a large copy, and of large GEMMs in f32 and in 16 bits.
 DevicePeak measured(Device device) {
   const bool on_gpu = device.type == DeviceType::cuda;
-  const auto seconds = [&](const std::function<void()>& f) { return timed_on_device(device, 2, 7, [] {}, f).median / 1e3; };
-  const std::int64_t count = std::int64_t{1} << (on_gpu ? 30 : 25), side = on_gpu ? 8192 : 1024;
-  const Tensor x = zeros({count}, DType::f32, device), y = empty_like(x);
-  const double bandwidth = static_cast<double>(8 * count) / seconds([&] { copy_(y, x); });
-  const auto rate = [&](DType dtype) {
-    const Tensor a = cast(randn({side, side}, 0, 1, DType::f32, device), dtype);
-    return 2 * static_cast<double>(side * side * side) / seconds([&] { matmul(a, a); });
-  };
-  const double flops_32 = rate(DType::f32);
-  return {apps::describe(device) + ", measured", on_gpu ? rate(DType::bf16) : flops_32, flops_32, bandwidth};
+  const Tensor x = zeros({std::int64_t{1} << (on_gpu ? 30 : 25)}, DType::f32, device), y = empty_like(x);
+  const double copy_ms = timed_on_device(device, 2, 7, [] {}, [&] { copy_(y, x); }).median;
+  const double flops_32 = 1e12 * measure_product(device, DType::f32).tflops;
+  return {apps::describe(device) + ", measured", on_gpu ? 1e12 * measure_product(device, DType::bf16).tflops : flops_32, flops_32,
+          1e9 * gbs(8 * x.numel(), copy_ms)};
 }
 
 std::vector<Count> counts_of(const Options& options, const TransformerSize& size) {

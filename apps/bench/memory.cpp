@@ -11,10 +11,10 @@
 
 #include "backend/error.h"
 #include "bench/commands.h"
-#include "bench/lists.h"
 #include "bench/step_case.h"
-#include "common/model.h"
+#include "bench/timing.h"
 #include "common/program.h"
+#include "common/training_settings.h"
 #include "io/files.h"
 #include "profile/memory_history.h"
 #include "profile/memory_report.h"
@@ -156,11 +156,8 @@ class MemoryBench {
     const std::size_t stream =
         static_cast<std::size_t>(c.batch * c.length * model_options(c, device_).width) * size_of(train::dtype_of(c.precision));
     fmt::print("{}\n", title(c));
-    io::JsonObject row;
-    row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab).set("p", c.dropout);
-    row.set("dtype", train::name(c.precision));
-    row.set("impl", std::string(c.use_fused_kernel ? "tern-fused" : "tern-plain") + checkpointing_suffix(c));
-    row.set("pass", c.forward_only ? "forward" : "step").set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
+    io::JsonObject row = case_row(c);
+    row.set("device", device_.type == DeviceType::cpu ? "cpu" : "cuda");
     row.set("residual_stream_bytes", stream);
     if (measured.is_out_of_memory) {
       fmt::print("  out of memory\n");
@@ -204,20 +201,13 @@ class MemoryBench {
 
 void memory(const Options& options) {
   MemoryBench bench(options);
-  std::vector<StepCase> cases;
-  for (const std::string& model : words(options.models))
-    for (const std::string& precision : words(options.precisions))
-      for (const std::int64_t length : numbers(options.lengths))
-        for (const std::string& pass : words(options.passes))
-          for (const std::string& policy : words(options.checkpointing)) {
-            StepCase c = options.step;
-            c.model = model;
-            c.precision = *train::precision_of(precision);
-            c.length = length;
-            c.forward_only = pass == "forward";
-            c.activation_checkpointing = *checkpoint_policy_of(policy);
-            cases.push_back(c);
-          }
+  std::vector<StepCase> cases = {options.step};
+  vary(cases, words(options.models), [](StepCase& c, const std::string& name) { c.model = name; });
+  vary(cases, words(options.precisions), set_mode);
+  vary(cases, numbers(options.lengths), [](StepCase& c, std::int64_t length) { c.length = length; });
+  vary(cases, words(options.passes), [](StepCase& c, const std::string& pass) { c.forward_only = pass == "forward"; });
+  vary(cases, words(options.checkpointing),
+       [](StepCase& c, const std::string& name) { c.activation_checkpointing = *checkpoint_policy_of(name); });
   for (const StepCase& c : cases) apps::require_precision(c.precision, bench.device());
   for (const StepCase& c : cases) bench.run(c);
   bench.finish();
@@ -231,11 +221,10 @@ void add_memory(CLI::App& app) {
   options->step.batch = 4;
   options->step.warmup = 1;
   StepCase& c = options->step;
-  add_value(*command, "--model", options->models, "of " + list_of_step_models(), list_of(apps::one_of(step_models())), "LIST");
+  add_list(*command, "--model", options->models, step_models());
   add_value(*command, "--arch", c.arch, "gpt2, or llama (RMSNorm, rotary positions, SwiGLU, no biases)", apps::one_of({"gpt2", "llama"}),
             "NAME");
-  add_value(*command, "--precision", options->precisions, "of fp32, tf32, tf32x3, bf16, fp16", list_of(apps::one_of(apps::precision_names)),
-            "LIST");
+  add_list(*command, "--precision", options->precisions, apps::precision_names);
   add_value(*command, "--pass", options->passes, "of forward, without gradients or an optimizer in memory, and step",
             list_of(apps::one_of({"forward", "step"})), "LIST");
   add_value(*command, "--activation-checkpointing", options->checkpointing,

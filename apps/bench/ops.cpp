@@ -5,7 +5,6 @@
 
 #include "autodiff/engine.h"
 #include "bench/commands.h"
-#include "bench/lists.h"
 #include "bench/timing.h"
 #include "common/program.h"
 #include "ops/attention.h"
@@ -253,15 +252,15 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
 const std::vector<std::string> op_names = {"softmax",     "layernorm", "rmsnorm",   "residual_layernorm", "xent",
                                            "linear_xent", "adamw",     "grad_norm", "feed_forward"};
 
-class Bench {
+class Bench : OpTimer {
  public:
-  explicit Bench(const Options& options) : device_(apps::use(options)), timer_(device_, options.seconds), rows_(options.json) {}
+  using OpTimer::OpTimer;
 
   /// Measures the bandwidth of a large copy, counting reads and writes, as the reference for the others.
   void copy() {
-    const double ms = copies_.measure_peak();
-    emit("copy", {copies_.peak_count()}, "fp32", "tern", ms, 8 * copies_.peak_count());
-    fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted\n", apps::describe(device_), copies_.peak_gbs());
+    const double ms = measure_peak();
+    emit("copy", {peak_count()}, "fp32", "tern", ms, 8 * peak_count());
+    fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted\n", apps::describe(device()), peak_gbs());
     fmt::print("{:<24} {:<20} {:<5} {:>11} {:>11} {:>7} {:>8} {:>7} {:>13}\n", "op", "shape", "mode", "plain us", "fused us", "ratio",
                "GB/s", "of copy", "of equal copy");
   }
@@ -272,9 +271,9 @@ class Bench {
     double forward[2], backward[2];
     for (const bool fused : {false, true}) {
       const auto& call = fused ? c.fused : c.plain;
-      forward[fused] = timer_.measure([&] { call(); });
-      const Tensor y = call(), g = cast(randn(y.shape(), 0, 1, DType::f32, device_), y.dtype());
-      backward[fused] = timer_.measure([&] { grad({y}, c.leaves, {g}, false, true); });
+      forward[fused] = measure([&] { call(); });
+      const Tensor y = call(), g = cast(randn(y.shape(), 0, 1, DType::f32, device()), y.dtype());
+      backward[fused] = measure([&] { grad({y}, c.leaves, {g}, false, true); });
     }
     report(c, "_fwd", mode, forward[0], forward[1], c.forward_bytes);
     report(c, "_bwd", mode, backward[0], backward[1], c.backward_bytes);
@@ -285,12 +284,12 @@ class Bench {
     double ms[2], peak_mb[2];
     for (const bool fused : {false, true}) {
       const auto& call = fused ? c.fused : c.plain;
-      ms[fused] = timer_.measure([&] { grad({call()}, c.leaves, {}); });
-      synchronize(device_);
-      const std::size_t before = memory_statistics(device_).allocated;
-      reset_peak_memory(device_);
+      ms[fused] = measure([&] { grad({call()}, c.leaves, {}); });
+      synchronize(device());
+      const std::size_t before = memory_statistics(device()).allocated;
+      reset_peak_memory(device());
       grad({call()}, c.leaves, {});
-      peak_mb[fused] = static_cast<double>(memory_statistics(device_).peak_allocated - before) / 1e6;
+      peak_mb[fused] = static_cast<double>(memory_statistics(device()).peak_allocated - before) / 1e6;
     }
     report(c, "_fwd_bwd", mode, ms[0], ms[1], c.forward_bytes + c.backward_bytes);
     fmt::print("  memory beyond the operands at the peak: plain {:.0f} MB, fused {:.0f} MB\n", peak_mb[0], peak_mb[1]);
@@ -298,36 +297,29 @@ class Bench {
 
   void report(const Case& c, const char* direction, const std::string& mode, double plain, double fused, std::int64_t bytes) {
     const std::string op = c.op + direction;
-    const double equal = copies_.equal_ms(bytes), rate = gbs(bytes, fused);
+    const double equal = equal_ms(bytes), rate = gbs(bytes, fused);
     emit(op, c.shape, mode, "tern-plain", plain, bytes);
     emit(op, c.shape, mode, "tern-fused", fused, bytes);
     emit(op, c.shape, mode, "copy", equal, bytes);
     fmt::print("{:<24} {:<20} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:8.0f} {:6.1f}% {:12.1f}%\n", op, to_string(c.shape), mode, plain * 1e3,
-               fused * 1e3, plain / fused, rate, 100 * rate / copies_.peak_gbs(), 100 * equal / fused);
+               fused * 1e3, plain / fused, rate, 100 * rate / peak_gbs(), 100 * equal / fused);
     std::fflush(stdout);
   }
 
   void report_update(const Case& c, const std::string& mode) {
-    const double ms = timer_.measure(c.update), rate = gbs(c.forward_bytes, ms);
+    const double ms = measure(c.update), rate = gbs(c.forward_bytes, ms);
     emit(c.op, c.shape, mode, "tern", ms, c.forward_bytes);
     fmt::print("{:<24} {:<20} {:<5} {:>11} {:11.2f} {:>7} {:8.0f} {:6.1f}%\n", c.op, to_string(c.shape), mode, "-", ms * 1e3, "-", rate,
-               100 * rate / copies_.peak_gbs());
+               100 * rate / peak_gbs());
     std::fflush(stdout);
   }
 
   void emit(const std::string& op, const Shape& shape, const std::string& mode, const char* impl, double ms, std::int64_t bytes) {
-    io::JsonObject row;
-    row.set("op", op).set("shape", std::vector<std::int64_t>(shape.begin(), shape.end())).set("dtype", float_modes().at(mode).second);
-    set_device(row.set("impl", impl), device_);
     const double rate = gbs(bytes, ms);
-    row.set("ms", rounded(ms, 1e5)).set("gbs", rounded(rate, 10)).set("of_copy", rounded(rate / copies_.peak_gbs(), 1e4));
-    rows_.add(row);
+    rows.add(row(op, {shape.begin(), shape.end()}, mode, impl, ms)
+                 .set("gbs", rounded(rate, 10))
+                 .set("of_copy", rounded(rate / peak_gbs(), 1e4)));
   }
-
-  Device device_;
-  ColdTimer timer_;
-  CopyBaseline copies_{device_, timer_};
-  RowFile rows_;
 };
 
 void ops(const Options& options) {
@@ -345,9 +337,8 @@ void ops(const Options& options) {
 void add_ops(CLI::App& app) {
   auto* command = app.add_subcommand("ops", "time single operators, plain and fused, beside a copy");
   const auto options = std::make_shared<Options>();
-  add_value(*command, "--op", options->op, fmt::format("of {}", fmt::join(op_names, ", ")), list_of(apps::one_of(op_names)), "LIST");
-  add_value(*command, "--dtype", options->dtype, "of fp32, bf16, fp16, fp64", list_of(apps::one_of({"fp32", "bf16", "fp16", "fp64"})),
-            "LIST");
+  add_list(*command, "--op", options->op, op_names);
+  add_list(*command, "--dtype", options->dtype, {"fp32", "bf16", "fp16", "fp64"});
   add_timing_options(*command, *options);
   command->callback([options] { ops(*options); });
 }

@@ -6,10 +6,10 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 
 #include "bench/commands.h"
-#include "bench/roofline_picture.h"
+#include "bench/roofline.h"
+#include "bench/timing.h"
 #include "common/program.h"
 #include "io/files.h"
 #include "io/json_object.h"
@@ -21,19 +21,6 @@ namespace {
 
 using Row = io::JsonObject;
 using Rows = std::vector<Row>;
-
-constexpr std::size_t max_rows_bytes = std::size_t{256} << 20;
-
-Rows read_rows(const std::vector<std::string>& files) {
-  Rows rows;
-  for (const std::string& file : files) {
-    std::istringstream text(io::read_file(file, max_rows_bytes));
-    std::int64_t number = 0;
-    for (std::string line; std::getline(text, line);)
-      if (++number; !line.empty()) rows.push_back(Row::parse(line, fmt::format("{}:{}", file, number)));
-  }
-  return rows;
-}
 
 bool failed(const Row& row) { return row.contains("error"); }
 
@@ -71,24 +58,9 @@ class Range {
 };
 
 // The keys of a step's row that are not measurements.
-const std::vector<std::string> step_keys = {"model",
-                                            "arch",
-                                            "B",
-                                            "T",
-                                            "V",
-                                            "p",
-                                            "dtype",
-                                            "impl",
-                                            "pass",
-                                            "warmup",
-                                            "device",
-                                            "threads",
-                                            "ranks",
-                                            "gradient_sync",
-                                            "bucket_size_mb",
-                                            "reduce_dtype",
-                                            "shard_optimizer",
-                                            "shard"};
+const std::vector<std::string> step_keys = words(
+    "model,arch,B,T,V,p,dtype,impl,pass,warmup,device,threads,"
+    "ranks,gradient_sync,bucket_size_mb,reduce_dtype,shard_optimizer,shard");
 
 std::string key_of(const Row& row, const std::vector<std::string>& keys, const std::string& without = "") {
   std::string result;
@@ -250,7 +222,9 @@ void report_ops(const Rows& rows) {
 }
 
 void report(const std::vector<std::string>& files, const std::string& picture) {
-  Rows steps, attention, ops, rows = read_rows(files);
+  Rows steps, attention, ops, rows;
+  for (const std::string& file : files)
+    for (Row& row : read_rows(file)) rows.push_back(std::move(row));
   if (!picture.empty()) io::write_file_atomically(picture, io::svg::to_svg(roofline(rows)));
   for (Row& row : rows) {
     const std::string op = row.contains("op") ? row.get_string("op") : "";

@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "io/json_object.h"
+#include "io/svg.h"
+
 namespace tern::bench {
 
 /// Floating-point operations and memory traffic of one part of a computation.
@@ -46,5 +49,12 @@ std::vector<Count> count_padded_conv1d(std::int64_t batch, std::int64_t length, 
                                        int bytes_per_element = 2);
 /// The cost in a single kernel.
 Count count_depthwise_conv1d(std::int64_t batch, std::int64_t length, std::int64_t channels, std::int64_t taps, int bytes_per_element = 2);
+
+/// The roofline of a device (Williams, Waterman & Patterson, "Roofline", 2009), with each part at its FLOP per byte.
+io::svg::Chart roofline(const DevicePeak& device, const std::vector<Count>& counts, int bytes_per_element);
+
+/// The forward passes in rows of `tern-bench conv1d`, and of other libraries, under the measured roofline. A small signal stays in a CPU's
+/// cache between calls, and may lie above the memory roof. Throws UsageError for rows without a copy, a GEMM or a forward pass of tern.
+io::svg::Chart roofline(const std::vector<io::JsonObject>& rows);
 
 }  // namespace tern::bench

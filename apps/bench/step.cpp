@@ -5,17 +5,13 @@
 #include <map>
 
 #include "bench/commands.h"
-#include "bench/lists.h"
-#include "bench/ranks.h"
 #include "bench/step_case.h"
-#include "common/model.h"
+#include "bench/timing.h"
 #include "common/program.h"
 #include "common/training_settings.h"
 #include "io/json_object.h"
 #include "nn/nn.h"
 #include "ops/factory.h"
-#include "ops/matmul.h"
-#include "ops/random.h"
 #include "train/train.h"
 #include "trainer/ranks.h"
 #include "trainer/step_profile.h"
@@ -38,29 +34,14 @@ std::vector<StepCase> cases_of(const Options& options) {
   cases[0].parallel.scatter_gradients = cases[0].parallel.shard != parallel::Shard::none;
   cases[0].parallel.sync = parallel::gradient_sync_of(options.gradient_sync).value();
   if (!options.reduce_dtype.empty()) cases[0].parallel.reduce_dtype = float_modes().at(options.reduce_dtype).first;
-  const auto vary = [&](const auto& values, const auto& set) {
-    std::vector<StepCase> result;
-    for (const StepCase& c : cases)
-      for (const auto& value : values) set(result.emplace_back(c), value);
-    cases = std::move(result);
-  };
-  vary(words(options.models), [](StepCase& c, const std::string& name) { c.model = name; });
-  vary(words(options.archs), [](StepCase& c, const std::string& name) { c.arch = name; });
-  vary(words(options.precisions), set_mode);
-  vary(numbers(options.batches), [](StepCase& c, std::int64_t batch) { c.batch = batch; });
-  vary(numbers(options.lengths), [](StepCase& c, std::int64_t length) { c.length = length; });
-  vary(words(options.checkpointing),
+  vary(cases, words(options.models), [](StepCase& c, const std::string& name) { c.model = name; });
+  vary(cases, words(options.archs), [](StepCase& c, const std::string& name) { c.arch = name; });
+  vary(cases, words(options.precisions), set_mode);
+  vary(cases, numbers(options.batches), [](StepCase& c, std::int64_t batch) { c.batch = batch; });
+  vary(cases, numbers(options.lengths), [](StepCase& c, std::int64_t length) { c.length = length; });
+  vary(cases, words(options.checkpointing),
        [](StepCase& c, const std::string& name) { c.activation_checkpointing = *checkpoint_policy_of(name); });
   return cases;
-}
-
-/// TFLOP/s of a large square GEMM, the reference for a step.
-double gemm_ceiling(Device device, DType dtype) {
-  const std::int64_t n = device.type == DeviceType::cuda ? 8192 : 1024;
-  const NoGrad unrecorded;
-  const Tensor a = cast(randn({n, n}, 0, 1, DType::f32, device), dtype), b = cast(randn({n, n}, 0, 1, DType::f32, device), dtype);
-  const Times times = timed_on_device(device, 2, 7, [] {}, [&] { matmul(a, b); });
-  return 2 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / times.median / 1e9;
 }
 
 class Bench {
@@ -108,19 +89,13 @@ class Bench {
 
   double ceiling(const StepCase& c) {
     const auto [place, is_new] = ceilings_.try_emplace(mode(c), 0);
-    if (is_new) place->second = gemm_ceiling(device_, c.autocast.value_or(train::dtype_of(c.precision)));
+    if (is_new) place->second = measure_product(device_, c.autocast.value_or(train::dtype_of(c.precision))).tflops;
     return place->second;
   }
 
   io::JsonObject row(const StepCase& c) const {
-    io::JsonObject row;
-    std::string impl = c.use_fused_kernel ? "tern-fused" : "tern-plain";
-    if (c.capture) impl += "-graph";
-    impl += checkpointing_suffix(c);
-    if (!is_alone()) impl += fmt::format("-{}-ranks", group_->size());
-    row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab);
-    row.set("p", c.dropout).set("dtype", mode(c)).set("impl", impl);
-    row.set("pass", c.forward_only ? "forward" : "step").set("warmup", c.warmup).set("steps", c.steps);
+    io::JsonObject row = case_row(c, is_alone() ? "" : fmt::format("-{}-ranks", group_->size()));
+    row.set("warmup", c.warmup).set("steps", c.steps);
     set_device(row, device_);
     if (is_alone()) return row;
     row.set("ranks", group_->size()).set("engine", group_->engine()).set("gradient_sync", parallel::name(c.parallel.sync));
@@ -220,9 +195,8 @@ void add_step(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   StepCase& c = options->step;
   const apps::Check size = list_of(apps::whole_number(1, 1'000'000));
-  add_value(*command, "--model", options->models, "of " + list_of_step_models(), list_of(apps::one_of(step_models())), "LIST");
-  add_value(*command, "--arch", options->archs, "of gpt2, llama (RMSNorm, rotary positions, SwiGLU, no biases)",
-            list_of(apps::one_of({"gpt2", "llama"})), "LIST");
+  add_list(*command, "--model", options->models, step_models());
+  add_list(*command, "--arch", options->archs, {"gpt2", "llama"}, " (RMSNorm, rotary positions, SwiGLU, no biases)");
   add_value(*command, "--precision", options->precisions,
             "of fp32, tf32, tf32x3, bf16, fp16, and autocast-bf16, autocast-fp16 over float32 weights", list_of(apps::one_of(step_modes())),
             "LIST");
@@ -237,14 +211,12 @@ void add_step(CLI::App& app) {
             apps::whole_number(0, 1'000'000), "N");
   add_value(*command, "--steps", c.steps, "measured calls", apps::whole_number(1, 1'000'000), "N");
   constexpr const char* several = "Several ranks, each with a batch of its own (--ranks N, or tern-launch -n N)";
-  command->add_option("--ranks", options->ranks, "processes to start; without it a launcher has started them, or this one is alone")
-      ->check(apps::whole_number(1, 4096))
-      ->type_name("N")
+  apps::add_option(*command, "--ranks", options->ranks, "processes to start; without it a launcher has started them, or this one is alone",
+                   apps::whole_number(1, 4096), "N")
       ->group(several);
   apps::add_gradient_options(*command, options->gradient_sync, c.parallel.bucket_size_mb, options->shard, several);
-  command->add_option("--reduce-dtype", options->reduce_dtype, "of gradients on their way: fp32, bf16, fp16; as they are without it")
-      ->check(apps::one_of({"fp32", "bf16", "fp16"}))
-      ->type_name("NAME")
+  apps::add_option(*command, "--reduce-dtype", options->reduce_dtype, "of gradients on their way: fp32, bf16, fp16; as they are without it",
+                   apps::one_of({"fp32", "bf16", "fp16"}), "NAME")
       ->group(several);
   apps::add_switch(*command, "--use-fused-kernel", "softmax and norms as fused kernels", [&c](bool is_on) { c.use_fused_kernel = is_on; });
   apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it", [&c](bool is_on) { c.capture = is_on; });

@@ -7,9 +7,9 @@
 #include "backend/error.h"
 #include "backend/memory.h"
 #include "backend/stream.h"
-#include "bench/ranks.h"
-#include "common/model.h"
+#include "bench/timing.h"
 #include "common/program.h"
+#include "common/training_settings.h"
 #include "ops/autocast.h"
 #include "ops/captured_step.h"
 #include "ops/factory.h"
@@ -83,6 +83,14 @@ std::string checkpointing_text(const StepCase& c) {
   return c.activation_checkpointing == CheckpointPolicy::none
              ? ""
              : fmt::format(", {} activation checkpointing", name(c.activation_checkpointing));
+}
+
+io::JsonObject case_row(const StepCase& c, const std::string& more) {
+  io::JsonObject row;
+  const std::string impl =
+      fmt::format("tern-{}{}{}{}", c.use_fused_kernel ? "fused" : "plain", c.capture ? "-graph" : "", checkpointing_suffix(c), more);
+  row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab).set("p", c.dropout);
+  return row.set("dtype", mode(c)).set("impl", impl).set("pass", c.forward_only ? "forward" : "step");
 }
 
 Tensor random_ids(const StepCase& c, Device device) {
@@ -278,7 +286,7 @@ StepFigures measure_step(const StepCase& c, Device device, parallel::ProcessGrou
   const FusedKernels kernels(c.use_fused_kernel);
   manual_seed(0);
   const nn::DecoderLMOptions options = model_options(c, device);
-  require_memory(options, c.forward_only, local_ranks());
+  require_memory(options, c.forward_only, launched().local_size);
   reset_peak_memory(device);
   nn::DecoderLM model(options);
   if (c.forward_only) nn::set_requires_grad(model, false);

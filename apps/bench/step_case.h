@@ -43,6 +43,16 @@ nn::DecoderLMOptions model_options(const StepCase& c, Device device);
 /// Throws OutOfMemory if the weights of `processes` processes, with gradients and moments if there are any, exceed the machine's memory.
 /// The system overcommits memory: a process that allocates too much is killed when it writes, and prints no row.
 void require_memory(const nn::DecoderLMOptions& options, bool forward_only, int processes = 1);
+/// Each case with each of the values.
+template <class Values, class Set>
+void vary(std::vector<StepCase>& cases, const Values& values, const Set& set) {
+  std::vector<StepCase> result;
+  for (const StepCase& c : cases)
+    for (const auto& value : values) set(result.emplace_back(c), value);
+  cases = std::move(result);
+}
+/// The beginning of a row: the case's sizes and execution, the latter with `more` behind.
+io::JsonObject case_row(const StepCase& c, const std::string& more = "");
 /// The suffix "-full-checkpointing" for names, and ", full activation checkpointing" for titles; empty without checkpointing.
 std::string checkpointing_suffix(const StepCase& c);
 std::string checkpointing_text(const StepCase& c);

@@ -18,7 +18,7 @@
 
 #include "backend/file.h"
 #include "common/program.h"
-#include "common/temporary_directory.h"
+#include "io/files.h"
 #include "parallel/socket.h"
 #include "trainer/stop.h"
 #include "trainer/terminal.h"
@@ -228,6 +228,22 @@ class Launcher {
 };
 
 }  // namespace
+
+TemporaryDirectory::TemporaryDirectory(const std::string& program) {
+  const char* const use = "used for temporary files (set TMPDIR to another directory)";
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+  const char* const named = std::getenv("TMPDIR");
+  if (error) io::fail_file(named ? named : "/tmp", use, error.value());
+  std::string name = (parent / (program + "-XXXXXX")).string();
+  if (!::mkdtemp(name.data())) io::fail_file(parent, use, errno);
+  path_ = name;
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
 
 int launch(const LaunchOptions& options) {
   const train::StopSignals signals;

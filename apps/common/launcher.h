@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,5 +22,19 @@ struct LaunchOptions {
 /// the grace period. Returns 0, or the exit code of the process that failed first, or 128 + N if it died by signal N or all were stopped by
 /// signal N. Throws UsageError for a program that cannot be started.
 int launch(const LaunchOptions& options);
+
+/// A directory in the system's temporary directory. The destructor removes it with its content.
+class TemporaryDirectory {
+ public:
+  /// Makes a directory whose name begins with `program`. Throws FileError.
+  explicit TemporaryDirectory(const std::string& program);
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
 
 }  // namespace tern::apps

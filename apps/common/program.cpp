@@ -202,9 +202,7 @@ bool is_true(const std::string& text) {
 void add_processor_options(CLI::App& command, Processors& processors) {
   add_value(command, "--device", processors.device, "cpu, cuda, cuda:N for the GPU of that index, or auto: cuda where a GPU answers",
             device_name, "NAME");
-  command.add_option("--threads", processors.threads, "CPU threads (default: one for each processor)")
-      ->check(whole_number(1, 1024))
-      ->type_name("N");
+  add_option(command, "--threads", processors.threads, "CPU threads (default: one for each processor)", whole_number(1, 1024), "N");
 }
 
 Device use(const Processors& processors) {
@@ -269,5 +267,35 @@ std::string duration(double seconds) {
 }
 
 std::string counted(std::int64_t count, const std::string& noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+
+std::vector<std::string> words(const std::string& list) {
+  if (list.empty()) return {};
+  std::vector<std::string> result(1);
+  for (const char c : list)
+    if (c == ',') result.emplace_back();
+    else result.back() += c;
+  return result;
+}
+
+std::vector<std::int64_t> numbers(const std::string& list) {
+  std::vector<std::int64_t> result;
+  for (const std::string& word : words(list)) result.push_back(std::stoll(word));
+  return result;
+}
+
+std::vector<double> reals(const std::string& list) {
+  std::vector<double> result;
+  for (const std::string& word : words(list)) result.push_back(std::stod(word));
+  return result;
+}
+
+Check list_of(Check check) {
+  return [check = std::move(check)](const std::string& text) {
+    if (text.empty()) return check(text);
+    for (const std::string& word : words(text))
+      if (const std::string fault = check(word); !fault.empty()) return fault;
+    return std::string();
+  };
+}
 
 }  // namespace tern::apps

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -43,11 +46,17 @@ Check seed_value();
 Check truth_value();
 bool is_true(const std::string& text);
 
-/// Adds an option with its default in the help.
+/// @{
+/// Adds an option, without its default in the help and with it.
+template <class T>
+CLI::Option* add_option(CLI::App& command, const char* name, T& value, const std::string& help, const Check& check, const char* type) {
+  return command.add_option(name, value, help)->check(check)->type_name(type);
+}
 template <class T>
 CLI::Option* add_value(CLI::App& command, const char* name, T& value, const std::string& help, const Check& check, const char* type) {
-  return command.add_option(name, value, help)->check(check)->type_name(type)->capture_default_str();
+  return add_option(command, name, value, help, check, type)->capture_default_str();
 }
+/// @}
 
 /// Where a command computes.
 struct Processors {
@@ -82,5 +91,25 @@ void say(fmt::format_string<Values...> format, Values&&... values) {
 std::string duration(double seconds);
 /// A count as text: "1 layer", "2 layers".
 std::string counted(std::int64_t count, const std::string& noun);
+
+// Flags that take several values: --dtype bf16,fp32.
+
+/// The words of a list, split at commas; none for an empty text.
+std::vector<std::string> words(const std::string& list);
+/// The integers of a list that list_of(whole_number()) has checked.
+std::vector<std::int64_t> numbers(const std::string& list);
+/// The numbers of a list that list_of(real_number()) has checked.
+std::vector<double> reals(const std::string& list);
+
+/// A check of a list: it has at least one word, and each passes `check`.
+Check list_of(Check check);
+
+/// The quantile of values for a share in [0, 1], without interpolation: the sorted value nearest to index share * (n - 1), the upper of two
+/// equally near. 0.5 is the median. 0 for no values.
+inline double quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
 
 }  // namespace tern::apps

@@ -5,19 +5,12 @@
 #include "common/launcher.h"
 #include "common/program.h"
 
-namespace tern::launch {
-namespace {
-
-std::string check_master(const std::string& text) {
+static std::string check_master(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   const std::optional<int> port =
-      colon == std::string::npos ? std::nullopt : backend::parse_number<int>(std::string_view(text).substr(colon + 1));
+      colon == std::string::npos ? std::nullopt : tern::backend::parse_number<int>(std::string_view(text).substr(colon + 1));
   return colon > 0 && port && *port > 0 && *port < 65536 ? "" : fmt::format("expected ADDRESS:PORT but got \"{}\"", text);
 }
-
-}  // namespace
-}  // namespace tern::launch
-
 int main(int argc, char** argv) {
   using namespace tern;
   apps::LaunchOptions options;
@@ -27,29 +20,14 @@ int main(int argc, char** argv) {
       "MASTER_ADDR and MASTER_PORT in its environment, as from torchrun.",
       "tern-launch");
   std::string output = "merge";
-  app.add_option("-n,--processes", options.processes, "processes on this machine")
-      ->check(apps::whole_number(1, 4096))
-      ->type_name("N")
-      ->required();
-  app.add_option("--machines", options.machines, "machines, each of which runs this command")
-      ->check(apps::whole_number(1, 4096))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--machine", options.machine, "number of this machine, from 0")
-      ->check(apps::whole_number(0, 4095))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--master", options.master, "where the first machine is reached, the same on all")
-      ->check(launch::check_master)
-      ->type_name("ADDRESS:PORT");
-  app.add_option("--output", output, "merge: as the processes write it; prefix: each line with its rank")
-      ->check(apps::one_of({"merge", "prefix"}))
-      ->type_name("HOW")
-      ->capture_default_str();
-  app.add_option("--grace", options.grace, "seconds until processes that are asked to end, since another has failed, are killed")
-      ->check(apps::real_number(0, 1e6))
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  apps::add_option(app, "-n,--processes", options.processes, "processes on this machine", apps::whole_number(1, 4096), "N")->required();
+  apps::add_value(app, "--machines", options.machines, "machines, each of which runs this command", apps::whole_number(1, 4096), "N");
+  apps::add_value(app, "--machine", options.machine, "number of this machine, from 0", apps::whole_number(0, 4095), "N");
+  apps::add_option(app, "--master", options.master, "where the first machine is reached, the same on all", check_master, "ADDRESS:PORT");
+  apps::add_value(app, "--output", output, "merge: as the processes write it; prefix: each line with its rank",
+                  apps::one_of({"merge", "prefix"}), "HOW");
+  apps::add_value(app, "--grace", options.grace, "seconds until processes that are asked to end, since another has failed, are killed",
+                  apps::real_number(0, 1e6), "SECONDS");
   app.prefix_command();
   app.footer("The program and its arguments follow the options: tern-launch -n 2 tern-translate train --out RUN ...");
   app.callback([&] {

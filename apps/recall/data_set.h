@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -39,5 +41,39 @@ DataSet make_data_set(const Task& task, std::uint64_t seed, std::int64_t train, 
 
 /// The text of a token: "k3", "v7" or "=>" for recall, its id for mqar.
 std::string token_name(const Task& task, std::int64_t id);
+
+/// Counts of correct answers, and the loss.
+struct Score {
+  std::int64_t correct = 0, answers = 0;
+  double loss = 0;  ///< mean over the targets of the training's loss, in nats
+
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(answers); }
+};
+
+struct Interval {
+  double low = 0, high = 1;
+};
+
+/// The 95% confidence interval of an accuracy by Wilson (1927), which is valid also near 0 and 1.
+inline Interval wilson(const Score& score) {
+  constexpr double z = 1.959963984540054;
+  const auto n = static_cast<double>(score.answers);
+  const double p = score.accuracy(), shrunk = 1 + z * z / n;
+  const double middle = (p + z * z / (2 * n)) / shrunk;
+  const double half = z / shrunk * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n));
+  return {std::max(middle - half, 0.0), std::min(middle + half, 1.0)};  // clamps rounding errors
+}
+
+/// The mean loss of the targets of one kind, and its lower bound for any model, which is above 0 for random targets.
+struct TargetLoss {
+  std::string name;            ///< key in summary.json: "known_value"
+  std::string label;           ///< text for people: "value of a key that occurred"
+  std::int64_t count = 0;      ///< number of targets; if 0, both losses are 0
+  double loss = 0, least = 0;  ///< mean loss and its lower bound, in nats per target
+};
+
+/// Groups a model's losses (count, columns) on examples of the task recall by the kind of the target: a key, the value of a new key, the
+/// value of a key that occurred, "=>", the question, the answer; and last all targets. Throws Error for mqar.
+std::vector<TargetLoss> loss_by_target(const Task& task, const Examples& examples, const std::vector<float>& losses);
 
 }  // namespace tern::recall

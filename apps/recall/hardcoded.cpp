@@ -1,5 +1,3 @@
-#include "recall/hardcoded.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "common/program.h"
 #include "io/files.h"
+#include "io/svg.h"
 #include "nn/nn.h"
 #include "ops/attention.h"
 #include "ops/factory.h"
@@ -17,10 +16,15 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "recall/score.h"
+#include "recall/commands.h"
+#include "recall/data_set.h"
 #include "text/unicode.h"
 
 namespace tern::recall {
+
+using io::svg::HeatMap;
+
+namespace {
 
 // Note [Hard-coded recall]: with N positions and V tokens the residual stream has N + 2 V dimensions in three blocks: P, the
 // position; T, the token; C, the token before. All weights but these are 0, with g = ln N + 10, for which the softmax over N
@@ -31,6 +35,7 @@ namespace tern::recall {
 //     W_Q[T_t, T_t] = g sqrt(d);  W_K[C_t, T_t] = 1;  W_K[P_0, T_t] = -1;  W_V[T_t, T_t] = 2
 // The prediction is the argmax of T. The factor 2 outweighs the position's own token, which the residual stream keeps in T. With a causal
 // mask position 0 can attend only to itself in layer 1, so that its own token is in C; the entry at P_0 compensates.
+/// A model that solves recall without training: two attention layers of one head with residual connections, without MLP and norm.
 nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device device) {
   const std::int64_t width = length + 2 * vocab, token = length, before = length + vocab;
   nn::DecoderLM model({.vocab = vocab,
@@ -86,11 +91,13 @@ nn::DecoderLM hardcoded_model(std::int64_t vocab, std::int64_t length, Device de
   return model;
 }
 
+/// The recall task with a vocabulary of `vocab` tokens and inputs of `length`: (length - 2) / 2 pairs, keys and values in halves.
 Task hardcoded_task(std::int64_t vocab, std::int64_t length) {
   const std::int64_t keys = (vocab - 1) / 2;
   return {.pairs = (length - 2) / 2, .keys = keys, .values = vocab - 1 - keys};
 }
 
+/// (count, columns), row-major: true for columns whose key occurred before, so that its value is determined.
 std::vector<bool> repeated_keys(const Task& task, const Examples& examples) {
   std::vector<bool> result(examples.inputs.size());
   for (std::int64_t row = 0; row < examples.count; ++row) {
@@ -106,6 +113,7 @@ std::vector<bool> repeated_keys(const Task& task, const Examples& examples) {
   return result;
 }
 
+/// Q, K, scores and probabilities of each layer for one input, a row of task.columns() ids.
 std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, const Task& task, const std::vector<std::int64_t>& input) {
   const NoGrad unrecorded;
   const auto length = static_cast<std::int64_t>(input.size());
@@ -143,8 +151,6 @@ std::vector<std::vector<HeatMap>> attention_maps(const nn::DecoderLM& model, con
   }
   return result;
 }
-
-namespace {
 
 constexpr std::int64_t max_shown = 5;  // failing examples, and columns to show before the failure
 

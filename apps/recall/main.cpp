@@ -1,9 +1,6 @@
 // tern-recall: trains models that look up what they have read, compares them, and builds one by hand.
-#include "common/lists.h"
 #include "common/program.h"
-#include "recall/hardcoded.h"
-#include "recall/sweep.h"
-#include "recall/train.h"
+#include "recall/commands.h"
 
 namespace tern::recall {
 namespace {
@@ -138,13 +135,11 @@ void add_plot(CLI::App& app) {
 void add_hardcoded(CLI::App& app) {
   auto* command = app.add_subcommand("hardcoded", "recall by two layers of attention whose weights are set by hand");
   const auto options = std::make_shared<HardcodedOptions>();
-  command->add_option("--vocab", options->vocab, "V: half keys, half values, and the question's sign")
-      ->check(apps::whole_number(3, 10'000))
-      ->type_name("N");
-  command->add_option("--length", options->length, "N: tokens of an input, even")->check(apps::whole_number(4, 10'000))->type_name("N");
-  command->add_option("--examples", options->examples, "of each size (default: some 24,000 tokens)")
-      ->check(apps::whole_number(1, 1'000'000))
-      ->type_name("N");
+  apps::add_option(*command, "--vocab", options->vocab, "V: half keys, half values, and the question's sign", apps::whole_number(3, 10'000),
+                   "N");
+  apps::add_option(*command, "--length", options->length, "N: tokens of an input, even", apps::whole_number(4, 10'000), "N");
+  apps::add_option(*command, "--examples", options->examples, "of each size (default: some 24,000 tokens)",
+                   apps::whole_number(1, 1'000'000), "N");
   apps::add_value(*command, "--seed", options->seed, "of the examples", apps::seed_value(), "N");
   command->add_option("--out", options->out, "directory for heat maps of Q, K, scores and probabilities")->type_name("DIR");
   apps::add_processor_options(*command, *options);

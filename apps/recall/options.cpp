@@ -12,15 +12,12 @@ Check one_of_presets() { return one_of({"quick", "classic", "mqar"}); }
 Options quick() {
   Options options;
   options.preset = "quick";
-  options.layers = 2;
-  options.width = 64;
   options.heads = 2;
   options.mlp = 2;
   options.positions = "rotary";
   options.epochs = 6;
   options.lr = 2e-3;
   options.beta2 = 0.98;
-  options.schedule = "cosine";
   options.warmup = 100;
   options.clip = 1;
   return options;
@@ -32,14 +29,8 @@ Options classic() {
   options.preset = "classic";
   options.layers = 4;
   options.width = 256;
-  options.heads = 4;
-  options.mlp = 4;
   options.dropout = 0.1;
   options.tied_head = true;
-  options.epochs = 50;
-  options.batch_size = 32;
-  options.lr = 5e-4;
-  options.weight_decay = 0.01;
   options.schedule = "cosine-epoch";
   options.init = "gpt2";
   return options;
@@ -52,8 +43,6 @@ Options mqar() {
   options.preset = "mqar";
   options.task = "mqar";
   options.pairs = 4;
-  options.layers = 2;
-  options.width = 64;
   options.heads = 1;
   options.mlp = 0;
   options.positions = "rotary";
@@ -61,10 +50,8 @@ Options mqar() {
   options.loss = "answer";
   options.train_examples = 100000;
   options.epochs = 16;
-  options.batch_size = 32;
   options.lr = 1e-3;
   options.weight_decay = 0.1;
-  options.schedule = "cosine";
   options.warmup = 200;
   options.clip = 1;
   options.target = 0.995;

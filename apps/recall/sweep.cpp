@@ -1,19 +1,22 @@
-#include "recall/sweep.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <stdexcept>
+#include <type_traits>
 
+#include "backend/parse.h"
+#include "common/program.h"
+#include "io/files.h"
 #include "io/run_directory.h"
 #include "io/svg.h"
-#include "recall/runs.h"
-#include "recall/score.h"
-#include "recall/train.h"
+#include "recall/commands.h"
 #include "recall/training.h"
+#include "text/input_file.h"
 #include "text/unicode.h"
 #include "trainer/stop.h"
 #include "trainer/terminal.h"
@@ -22,9 +25,88 @@ namespace tern::recall {
 
 using io::svg::Chart, io::svg::Point, io::svg::Series;
 
-std::int64_t pairs_of(std::int64_t length) { return length == 512 ? 64 : std::max<std::int64_t>(length / 16, 1); }
-
 namespace {
+
+/// A row of sweep.csv: a training and its results.
+struct Run {
+  std::string task;
+  std::int64_t layers = 0, width = 0, mlp = 0, length = 0, pairs = 0, seed = 0;
+  std::int64_t params = 0;
+  double accuracy = 0, low = 0, high = 0;  ///< test accuracy, with its 95% confidence interval
+  std::int64_t answers = 0;
+  double train_loss = 0, test_loss = 0;
+  std::int64_t epochs = 0, updates = 0;
+  double seconds = 0;
+  std::int64_t epoch_90 = 0;  ///< first epoch with a validation accuracy of 90%; 0: none
+  double seconds_90 = 0;
+};
+
+/// Calls f(name, value) for each column of the table, for writing and for reading.
+template <class Row, class F>
+void for_each_column(Row& run, F&& f) {
+  f("task", run.task), f("layers", run.layers), f("width", run.width), f("mlp", run.mlp), f("length", run.length), f("pairs", run.pairs);
+  f("seed", run.seed), f("params", run.params), f("accuracy", run.accuracy), f("low", run.low), f("high", run.high);
+  f("answers", run.answers), f("train_loss", run.train_loss), f("test_loss", run.test_loss), f("epochs", run.epochs);
+  f("updates", run.updates), f("seconds", run.seconds), f("epoch_90", run.epoch_90), f("seconds_90", run.seconds_90);
+}
+
+/// Parses a value. False unless it is the whole text.
+template <class T>
+bool parse(const std::string& text, T& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    value = text;
+    return text == "recall" || text == "mqar";
+  } else {
+    const std::optional<T> number = backend::parse_number<T>(text);
+    value = number.value_or(value);
+    if constexpr (std::is_same_v<T, double>) return number && std::isfinite(value);
+    else return number.has_value();
+  }
+}
+
+std::vector<std::string> cells(std::string line) {
+  std::erase(line, '\r');  // spreadsheets write CR LF
+  return apps::words(line);
+}
+
+/// The names of the columns; with `of`, the row of a run.
+std::string csv_line(const Run* of = nullptr) {
+  std::vector<std::string> words;
+  for_each_column(of ? *of : Run{}, [&]<class T>(const char* name, const T& value) {
+    if constexpr (std::is_same_v<T, double>) words.push_back(of ? fmt::format("{:.6g}", value) : name);
+    else words.push_back(of ? fmt::format("{}", value) : name);
+  });
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
+/// Reads the runs of a table. Throws FileError, which names the line, for another file. `drops_cut_line`: without a last line that has no
+/// end, which was cut off.
+std::vector<Run> read(const std::filesystem::path& path, bool drops_cut_line) {
+  std::string content = text::read_file(path, std::size_t{1} << 28);
+  if (drops_cut_line) content.resize(content.rfind('\n') + 1);  // npos + 1 is 0: no complete line
+  std::istringstream lines(content);
+  const std::vector<std::string> columns = cells(csv_line());
+  std::vector<Run> runs;
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    const std::vector<std::string> values = cells(line);
+    if (number == 1 && values != columns)
+      throw io::FileError(fmt::format("{}: expected the columns of tern-recall sweep: task,layers,width,...", path.string()));
+    if (number == 1) continue;
+    if (values.size() != columns.size())
+      throw io::FileError(fmt::format("{}:{}: expected {} columns but got {}", path.string(), number, columns.size(), values.size()));
+    std::size_t column = 0;
+    for_each_column(runs.emplace_back(), [&](const char* name, auto& value) {
+      if (const std::string& text = values[column++]; !parse(text, value))
+        throw io::FileError(
+            fmt::format("{}:{}: expected a value of the column {} but got {}", path.string(), number, name, text::printable(text, 60)));
+    });
+  }
+  return runs;
+}
+
+/// The pairs of an mqar example by its length: those of zoology's figure (4 for 64, 8 for 128, 16 for 256, 64 for 512), else length / 16.
+std::int64_t pairs_of(std::int64_t length) { return length == 512 ? 64 : std::max<std::int64_t>(length / 16, 1); }
 
 /// The options of each run, the quickest lengths and seeds together.
 std::vector<Options> expand(const Options& options, const Grid& grid) {
@@ -73,7 +155,7 @@ class Table {
   /// Continues the table in a directory if there is one.
   Table(const std::filesystem::path& directory, const Options& options) : lock_(directory), file_(directory / "sweep.csv") {
     const std::filesystem::path settings = directory / "sweep.json";
-    if (std::filesystem::exists(file_)) runs_ = read_csv_to_continue(file_);
+    if (std::filesystem::exists(file_)) runs_ = read(file_, true);
     if (!runs_.empty() && !std::filesystem::exists(settings))
       throw io::FileError(
           fmt::format("{}: sweep.json, which says with what settings it was made, is missing: name another directory", file_.string()));
@@ -110,8 +192,8 @@ class Table {
 
  private:
   void write() const {
-    std::string text = csv_header() + "\n";
-    for (const Run& run : runs_) text += to_csv(run) + "\n";
+    std::string text = csv_line() + "\n";
+    for (const Run& run : runs_) text += csv_line(&run) + "\n";
     io::write_file_atomically(file_, text);
   }
 
@@ -237,8 +319,11 @@ void sweep(const Options& options, const Grid& grid) {
 
 void plot(const std::vector<std::string>& tables, const std::filesystem::path& directory) {
   std::vector<Run> runs;
-  for (const std::string& table : tables)
-    for (Run& run : read_csv(table)) runs.push_back(std::move(run));
+  for (const std::string& table : tables) {
+    const std::vector<Run> more = read(table, false);
+    if (more.empty()) throw io::FileError(fmt::format("{}: expected at least one run but got none", table));
+    runs.insert(runs.end(), more.begin(), more.end());
+  }
   const auto accuracy = [](const char* label) { return io::svg::Axis{.label = label, .is_percent = true, .low = 0, .high = 1}; };
   const Chart charts[] = {{.title = "Associative recall: accuracy over layers",
                            .x_label = "layers",

@@ -7,7 +7,6 @@
 #include "nn/nn.h"
 #include "recall/data_set.h"
 #include "recall/options.h"
-#include "recall/score.h"
 #include "trainer/trainer.h"
 
 namespace tern::recall {
@@ -80,5 +79,8 @@ class Training {
   std::optional<train::Trainer> trainer_;
   double seconds_ = 0;
 };
+
+/// Checks the options, also against this machine, and returns the device. Throws UsageError.
+Device require_trainable(const Options& options);
 
 }  // namespace tern::recall

@@ -57,7 +57,7 @@ struct ChatOptions : SearchOptions {
 };
 
 /// Reads sentences from the standard input and prints their translations. The command `:attention [FILE]` draws the attention of the last
-/// sentence (attention_picture), `:help` lists the commands, and `:quit` or the end of the input ends the chat.
+/// sentence, `:help` lists the commands, and `:quit` or the end of the input ends the chat.
 void chat(const ChatOptions& options);
 
 struct AverageOptions {

@@ -82,10 +82,7 @@ void add_precision(CLI::App& command, std::string& precision) {
 }
 
 void add_beam(CLI::App& command, SearchOptions& options) {
-  command.add_option("--beam", options.beam, "hypotheses of a beam search; 1 is greedy")
-      ->check(apps::whole_number(1, 1000))
-      ->type_name("N")
-      ->capture_default_str();
+  apps::add_value(command, "--beam", options.beam, "hypotheses of a beam search; 1 is greedy", apps::whole_number(1, 1000), "N");
   apps::add_value(command, "--length-penalty", options.length_penalty,
                   "power of its length that a hypothesis's log-probability is divided by", apps::real_number(-10, 10), "X");
 }
@@ -97,9 +94,8 @@ void add_decode(CLI::App& app) {
   add_precision(*command, options->precision);
   add_beam(*command, *options);
   command->add_option("--src-file", options->src_file, "file of sources, one a line, plain or .gz, instead of stdin")->type_name("FILE");
-  command->add_option("--n-best", options->n_best, "print so many translations of a line, as \"number ||| translation ||| score\"")
-      ->check(apps::whole_number(1, 1'000'000))
-      ->type_name("N");
+  apps::add_option(*command, "--n-best", options->n_best, "print so many translations of a line, as \"number ||| translation ||| score\"",
+                   apps::whole_number(1, 1'000'000), "N");
   command->add_flag("--sample", options->sample, "draw tokens by their probabilities");
   apps::add_value(*command, "--temperature", options->temperature, "of samples: below 1 for the probable, 0 for greedy",
                   apps::real_number(0, 1e6), "X");
@@ -108,11 +104,9 @@ void add_decode(CLI::App& app) {
   apps::add_value(*command, "--top-p", options->top_p, "draw from the fewest tokens with this probability together",
                   apps::real_number(1e-9, 1), "X");
   apps::add_value(*command, "--seed", options->seed, "of samples", apps::seed_value(), "N");
-  command
-      ->add_option("--batch-size", options->batch_size,
-                   "sentences decoded together; does not change the output (64 on a CPU, 512 on a GPU)")
-      ->check(apps::whole_number(1, 1'000'000))
-      ->type_name("N");
+  apps::add_option(*command, "--batch-size", options->batch_size,
+                   "sentences decoded together; does not change the output (64 on a CPU, 512 on a GPU)", apps::whole_number(1, 1'000'000),
+                   "N");
   command->add_flag("--statistics", options->statistics, "end with a line on stderr: tokens a second, and how long a line took");
   command->callback([options] { decode(*options); });
 }
@@ -125,10 +119,8 @@ void add_score_pairs(CLI::App& app) {
   command->add_option("--tgt-file", options->tgt_file, "file of targets, one a line, plain or .gz")->required()->type_name("FILE");
   apps::add_value(*command, "--length-penalty", options->length_penalty,
                   "power of the target's length to divide by: 0 none, 1 for the mean", apps::real_number(-10, 10), "X");
-  command->add_option("--batch-size", options->batch_size, "pairs read together; does not change the output")
-      ->check(apps::whole_number(1, 1'000'000))
-      ->type_name("N")
-      ->capture_default_str();
+  apps::add_value(*command, "--batch-size", options->batch_size, "pairs read together; does not change the output",
+                  apps::whole_number(1, 1'000'000), "N");
   add_precision(*command, options->precision);
   apps::add_processor_options(*command, *options);
   command->callback([options] { score_pairs(*options); });
@@ -141,10 +133,7 @@ void add_chat(CLI::App& app) {
   add_precision(*command, options->precision);
   add_beam(*command, *options);
   command->add_option("--attention", options->attention, "draw the attention of each sentence into this SVG file")->type_name("FILE");
-  command->add_option("--layer", options->layer, "of the picture, from 1; 0 is the last")
-      ->check(apps::whole_number(0, 1024))
-      ->type_name("N")
-      ->capture_default_str();
+  apps::add_value(*command, "--layer", options->layer, "of the picture, from 1; 0 is the last", apps::whole_number(0, 1024), "N");
   command->callback([options] { chat(*options); });
 }
 
@@ -164,12 +153,9 @@ void add_quantise(CLI::App& app) {
   auto* command = app.add_subcommand("quantise", "a run of the same model with weights of 8 bits or 4, for translating");
   const auto options = std::make_shared<QuantiseOptions>();
   command->add_option("run", options->run, "run directory of a training")->required()->type_name("RUN");
-  command
-      ->add_option("--format", options->format,
-                   "int8 or dynamic-int8 (a scale for each output), q8_0 or q4_0 (for each 32 weights; 8 bits and 4)")
-      ->check(apps::one_of({"int8", "dynamic-int8", "q8_0", "q4_0"}))
-      ->type_name("NAME")
-      ->capture_default_str();
+  apps::add_value(*command, "--format", options->format,
+                  "int8 or dynamic-int8 (a scale for each output), q8_0 or q4_0 (for each 32 weights; 8 bits and 4)",
+                  apps::one_of({"int8", "dynamic-int8", "q8_0", "q4_0"}), "NAME");
   command->add_option("--out", options->out, "run directory to write; an earlier run there is replaced (RUN-FORMAT)")->type_name("DIR");
   command->callback([options] { quantise(*options); });
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/lists.h"
+#include "common/program.h"
 #include "common/training_settings.h"
 #include "nn/nn.h"
 #include "tensor/dtype.h"

@@ -5,7 +5,7 @@
 
 #include "backend/error.h"
 #include "catch.h"
-#include "common/model.h"
+#include "common/training_settings.h"
 #include "nn/module.h"
 #include "train/train.h"
 

@@ -7,8 +7,6 @@
 #include "backend/error.h"
 #include "catch.h"
 #include "recall/data_set.h"
-#include "recall/score.h"
-#include "recall/targets.h"
 
 using namespace tern::recall;
 

@@ -6,15 +6,17 @@
 
 #include "recall/options.h"
 
+// The subcommands of tern-recall.
 namespace tern::recall {
+
+/// Trains on the task, and writes config.json, log.jsonl, model.safetensors and summary.json to options.out. Throws UsageError or Error for
+/// invalid options, before anything is written.
+void train(const Options& options);
 
 /// A grid of trainings: all combinations of lengths, numbers of layers, widths and seeds. An empty list is the value of the options.
 struct Grid {
   std::vector<std::int64_t> lengths, layers, widths, seeds;
 };
-
-/// The pairs of an mqar example by its length: those of zoology's figure (4 for 64, 8 for 128, 16 for 256, 64 for 512), else length / 16.
-std::int64_t pairs_of(std::int64_t length);
 
 /// Trains the grid, appends each finished run to options.out/sweep.csv, and calls plot(). Runs that are in the table are skipped, so that
 /// the same command continues an interrupted sweep. options.out/sweep.json has the settings that all rows share. Throws UsageError, before
@@ -24,5 +26,15 @@ void sweep(const Options& options, const Grid& grid);
 /// Draws recall.svg and mqar.svg from the runs of these tasks in the sweeps' tables, and prints the accuracy for each number of layers and
 /// the least number that reaches 90% with every seed. Throws FileError.
 void plot(const std::vector<std::string>& tables, const std::filesystem::path& directory);
+
+struct HardcodedOptions : apps::Processors {
+  std::int64_t vocab = 0, length = 0;  ///< 0: all four sizes
+  std::int64_t examples = 0;           ///< 0: some 24,000 tokens
+  std::int64_t seed = 1;
+  std::string out;  ///< directory for heat maps; "": none
+};
+
+/// Scores the model, prints examples at which it fails, and draws heat maps. Throws UsageError.
+void hardcoded(const HardcodedOptions& options);
 
 }  // namespace tern::recall
