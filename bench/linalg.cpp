@@ -19,7 +19,7 @@
 #include "backend/stream.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
-#include "ops/operators.h"
+#include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
 #include "tensor/context.h"

@@ -12,7 +12,6 @@
 
 #include "nn/layers.h"
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

@@ -1,6 +1,4 @@
 // The operators of tensors: a op b with a tensor or a number on either side.
-#include "ops/operators.h"
-
 #include <algorithm>
 
 #include "binding.h"

@@ -11,7 +11,6 @@
 #include "ops/normalize.h"
 #include "ops/random.h"
 #include "ops/recurrent.h"
-#include "ops/rope.h"
 
 namespace tern::python {
 

@@ -2,7 +2,6 @@
 #include "binding.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/view.h"
 
 namespace tern::python {

@@ -17,7 +17,6 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
-#include "ops/rope.h"
 #include "ops/view.h"
 
 namespace tern::bench {

@@ -13,7 +13,6 @@
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
-#include "ops/rope.h"
 #include "ops/view.h"
 #include "text/corpus.h"
 #include "text/unicode.h"

@@ -13,7 +13,7 @@
 
 #include "data/staging.h"
 #include "ops/factory.h"
-#include "ops/join.h"
+#include "ops/view.h"
 #include "tensor/context.h"
 #include "text/batching.h"
 #include "text/random.h"

@@ -4,7 +4,6 @@
 
 #include "nn/layers.h"
 #include "ops/attention.h"
-#include "ops/rope.h"
 
 namespace tern::nn {
 

@@ -18,7 +18,6 @@
 #include "ops/captured_step.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

@@ -11,7 +11,6 @@
 
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

@@ -7,7 +7,6 @@
 
 #include "nn/init.h"
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

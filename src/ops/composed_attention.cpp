@@ -8,7 +8,6 @@
 #include "ops/attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/kernels/matmul.h"
 #include "ops/kernels/random.h"
 #include "ops/matmul.h"

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/kernels/conv.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"

@@ -2,7 +2,6 @@
 
 #include "ops/conv.h"
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/kernels/conv.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

@@ -5,7 +5,6 @@
 
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/kernels/index.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

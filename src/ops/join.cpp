@@ -1,5 +1,3 @@
-#include "ops/join.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -7,7 +7,6 @@
 #include "ops/factory.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"
-#include "ops/operators.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/dtype.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/kernels/matmul.h"
 #include "ops/matmul.h"
 #include "ops/op.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/kernels/recurrent.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

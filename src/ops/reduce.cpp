@@ -9,7 +9,6 @@
 
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/kernels/reduce.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

@@ -5,7 +5,6 @@
 #include "ops/conv.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/matmul.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"

@@ -10,7 +10,6 @@
 #include "ops/factory.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"
-#include "ops/operators.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 

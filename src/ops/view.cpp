@@ -7,7 +7,6 @@
 
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "tensor/sizes.h"

@@ -7,7 +7,6 @@
 
 #include "ops/factory.h"
 #include "ops/matmul.h"
-#include "ops/operators.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

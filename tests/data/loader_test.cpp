@@ -11,10 +11,10 @@
 
 #include "catch.h"
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/view.h"
 
 namespace tern::data {
 

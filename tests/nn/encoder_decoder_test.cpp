@@ -4,7 +4,6 @@
 #include "ops/factory.h"
 #include "ops/gradcheck.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"

@@ -8,7 +8,6 @@
 #include "nn/generate.h"
 #include "nn/results.h"
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
 

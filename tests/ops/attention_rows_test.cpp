@@ -12,7 +12,6 @@
 #include "ops/attention.h"
 #include "ops/detail/composed_attention.h"
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

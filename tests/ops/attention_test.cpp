@@ -10,7 +10,6 @@
 #include "ops/detail/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"

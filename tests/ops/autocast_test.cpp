@@ -11,7 +11,6 @@
 #include "ops/conv.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
 #include "ops/normalize.h"

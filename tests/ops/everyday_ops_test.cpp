@@ -13,7 +13,6 @@
 #include "ops/linalg.h"
 #include "ops/loss.h"
 #include "ops/normalize.h"
-#include "ops/operators.h"
 #include "ops/pointwise.h"
 #include "ops/quantize.h"
 #include "ops/random.h"

@@ -12,7 +12,6 @@
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
-#include "ops/operators.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"

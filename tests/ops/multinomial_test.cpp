@@ -5,7 +5,7 @@
 
 #include "catch.h"
 #include "ops/factory.h"
-#include "ops/operators.h"
+#include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

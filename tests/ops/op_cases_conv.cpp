@@ -6,7 +6,6 @@
 #include "op_cases.h"
 #include "ops/conv.h"
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/view.h"
 
 namespace tern::op_cases {

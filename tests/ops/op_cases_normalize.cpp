@@ -1,4 +1,4 @@
-// Rows of ops/normalize.h, ops/attention.h and ops/rope.h. Note [The table] in op_cases.h. Both ways of an op share their
+// Rows of ops/normalize.h, ops/attention.h and ops/attention.h. Note [The table] in op_cases.h. Both ways of an op share their
 // cases.
 #include <cmath>
 #include <limits>
@@ -9,7 +9,6 @@
 #include "ops/attention.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
-#include "ops/rope.h"
 #include "ops/view.h"
 
 namespace tern::op_cases {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "op_cases_broadcast.h"
-#include "ops/operators.h"
+#include "ops/pointwise.h"
 
 namespace tern::op_cases {
 

@@ -1,8 +1,7 @@
-// Rows of ops/view.h and ops/join.h. Note [The table] in op_cases.h. That views share memory is tested in tests/tensor.
+// Rows of ops/view.h and ops/view.h. Note [The table] in op_cases.h. That views share memory is tested in tests/tensor.
 #include <algorithm>
 
 #include "op_cases.h"
-#include "ops/join.h"
 #include "ops/view.h"
 
 namespace tern::op_cases {

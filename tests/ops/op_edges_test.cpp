@@ -7,7 +7,6 @@
 #include "op_cases.h"
 #include "ops/factory.h"
 #include "ops/index.h"
-#include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"

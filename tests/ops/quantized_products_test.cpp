@@ -7,7 +7,6 @@
 #include "catch.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
-#include "ops/operators.h"
 #include "ops/pointwise.h"
 #include "ops/quantize.h"
 #include "ops/random.h"

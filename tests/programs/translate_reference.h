@@ -1,7 +1,6 @@
 #pragma once
 #include <numeric>
 
-#include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/view.h"
 #include "reference.h"

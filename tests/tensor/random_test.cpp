@@ -8,7 +8,7 @@
 #include "catch.h"
 #include "ops/factory.h"
 #include "ops/kernels/random.h"
-#include "ops/operators.h"
+#include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 

@@ -4,7 +4,6 @@
 #include "autodiff/node.h"
 #include "nn/fixture.h"
 #include "ops/factory.h"
-#include "ops/join.h"
 #include "ops/loss.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
