@@ -30,7 +30,7 @@ namespace {
 
 /// Note [Two rows]: on the CPU a product of a single row sums in another order than one of several (src/ops/cpu/matmul.cpp). A batch of one
 /// row is read as two equal rows, so that its logits are bitwise those of a larger batch, unless oneDNN computes the larger product
-/// (src/ops/cpu/onednn.h).
+/// (src/ops/cpu/gemm.h).
 Tensor with_a_second_row(const Tensor& x) { return x.size(0) == 1 && x.device() == cpu ? cat({x, x}) : x; }
 
 struct Padded {

@@ -1,6 +1,4 @@
 // oneDNN's products, in builds with oneDNN: of float32 against a sum in float64, and all of them under signals.
-#include "ops/cpu/onednn.h"
-
 #include <dirent.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "ops/cpu/gemm.h"
 #include "skip.h"
 #include "tensor/random.h"
 

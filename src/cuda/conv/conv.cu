@@ -373,9 +373,9 @@ void depthwise_conv1d(Cuda, const DepthwiseConv1dArguments& a) {
   });
 }
 
-// Gradient of the depthwise convolution with one read of u and g and one write of du; Note [Steps of the gradient] in ops/cpu/conv_grad.cpp
-// gives the order. Each block, or warp, leaves partial sums of dw and db in partials (parts, K + 1, D), which a second kernel adds up in
-// order.
+// Gradient of the depthwise convolution with one read of u and g and one write of du; Note [Steps of the gradient] in
+// ops/cpu/depthwise_conv.cpp gives the order. Each block, or warp, leaves partial sums of dw and db in partials (parts, K + 1, D), which a
+// second kernel adds up in order.
 
 namespace {
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/cpu/dynamic_schedule.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/loops.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernels/attention.h"
 #include "ops/kernels/math.h"

@@ -168,31 +168,6 @@ void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
   }
 }
 
-/// y = the sum of the parts' rows of `columns` elements, which are `stride` apart, or that added to y.
-template <class C, class S>
-void sum_parts(const C* parts, std::int64_t count, std::int64_t stride, std::int64_t columns, const View& y, Write write) {
-  const std::int64_t runs = ceil_div(columns, chunk);
-  parallel_units(runs, chunk * count, stream_grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t first = begin * chunk; first < std::min(end * chunk, columns); first += chunk) {
-      const std::int64_t n = std::min(chunk, columns - first);
-      alignas(64) double totals[chunk] = {};
-      for (std::int64_t part = 0; part < count; ++part) {
-        const C* const values = parts + part * stride + first;
-#pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) totals[i] += double(values[i]);
-      }
-      alignas(64) C rounded[chunk];
-      if (write == Write::accumulate) {
-        const C* const before = load(y.as<const S>() + first, 1, n, rounded);
-#pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) totals[i] += double(before[i]);
-      }
-      convert_run(totals, rounded, n);
-      store(rounded, y.as<S>() + first, 1, n);
-    }
-  });
-}
-
 /// The buffer has room for three rows.
 template <class C, class S>
 GradRow<C> grad_row(const LayerNormGradArguments& a, const C* gamma, const C* zeros, std::int64_t row, C* buffer) {
@@ -257,7 +232,7 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
     });
     const View* const outputs[] = {&a.dgamma, &a.dbeta, &a.dbias};
     for (int k = 0; k < 3; ++k)
-      if (outputs[k]->data) sum_parts<C, S>(part_memory.data() + k * width, parts, part_size, columns, *outputs[k], a.write);
+      if (outputs[k]->data) sum_parts(part_memory.data() + k * width, parts, part_size, columns, outputs[k]->as<S>(), 1, a.write);
   });
 }
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string>
 
-#include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
+#include "ops/cpu/rows.h"
 #include "ops/kernels/math.h"
 
 // Cross-entropy on the CPU, row by row in runs that stay in the L1 cache: a row's logsumexp and loss take one read of it, and its gradient,
@@ -14,9 +14,6 @@ namespace tern::kernels {
 using namespace loops;
 
 namespace {
-
-[[gnu::always_inline]] inline float exp_of(float x) { return vector_math::exp(x); }
-[[gnu::always_inline]] inline double exp_of(double x) { return std::exp(x); }
 
 void check_targets(const View& x, const TokenTargets& tokens) {
   const auto* const t = tokens.targets.as<const std::int64_t>();
@@ -58,11 +55,11 @@ class Rows {
         if (const C sum = fold_run<Sum>(run, m); std::isnan(sum)) exponentials = sum;
         continue;
       }
-      if (highest > top) exponentials *= exp_of(top - highest);
+      if (highest > top) exponentials *= vector_math::exp(top - highest);
       top = highest;
       C part = 0;
 #pragma omp simd reduction(+ : part)
-      for (std::int64_t i = 0; i < m; ++i) part += exp_of(run[i] - highest);
+      for (std::int64_t i = 0; i < m; ++i) part += vector_math::exp(run[i] - highest);
       exponentials += part;
     }
     const C lse = top + std::log(exponentials);
@@ -89,8 +86,8 @@ class Rows {
       const bool hit = target >= 0 && target < m;
       const C at_target = hit ? run[target] : C(0);
 #pragma omp simd
-      for (std::int64_t i = 0; i < m; ++i) out[i] = factor * (exp_of(run[i] - lse) - even);
-      if (hit) out[target] = factor * (exp_of(at_target - lse) - sharp_ - even);
+      for (std::int64_t i = 0; i < m; ++i) out[i] = factor * (vector_math::exp(run[i] - lse) - even);
+      if (hit) out[target] = factor * (vector_math::exp(at_target - lse) - sharp_ - even);
       store(out, to + first, 1, m);
     }
   }

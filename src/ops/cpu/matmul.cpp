@@ -1,9 +1,10 @@
 #include "ops/kernels/matmul.h"
 
-#include "ops/cpu/dynamic_schedule.h"
 #include "ops/cpu/gemm.h"
-#include "ops/cpu/onednn.h"
+#include "ops/cpu/loops.h"
 #include "ops/kernels/copy.h"
+#include "ops/kernels/functors.h"
+#include "ops/kernels/reduce.h"
 #include "tensor/sizes.h"
 
 namespace tern::kernels {
@@ -262,6 +263,84 @@ void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Writ
       });
     }
   });
+}
+
+void linear(Cpu device, const View& x, const View& weight, const View& bias, const View& y) { plain_linear(device, x, weight, bias, y); }
+
+void linear_gelu(Cpu device, const View& x, const View& weight, const View& bias, const View& before, const View& y) {
+  linear(device, x, weight, bias, before);
+  unary(device, functors::GeluTanh{}, before, y);
+}
+
+void column_sums(Cpu device, const View& g, const View& sums, Write write, DeferredSums*) {
+  View row = sums;
+  row.shape = {1, sums.shape[0]};
+  row.strides = {0, sums.strides[0]};
+  if (write == Write::overwrite) return reduce(device, Reduce::sum, g, row, 1);
+  const Scratch<std::byte> memory(sums.shape[0] * static_cast<std::int64_t>(size_of(sums.dtype)), sums.stream);
+  View added = row;
+  added.data = memory.data();
+  added.strides = {0, 1};
+  reduce(device, Reduce::sum, g, added, 1);
+  binary(device, functors::Add{}, row, added, row);
+}
+
+void gelu_bias_grad(Cpu device, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums*) {
+  unary_grad(device, functors::GeluTanh{}, g, x, x, dx);
+  if (sums.data) column_sums(device, dx, sums, write);
+}
+
+// Products of integers: plain loops over the unit stride, without packing, a few times slower than those of floats. Sums are in
+// the unsigned type, which wraps.
+
+namespace {
+
+/// Row i of c = a @ b.
+template <class T>
+void product_row(const Matrix<const T>& a, const Matrix<const T>& b, T* c, std::int64_t i, std::int64_t depth, std::int64_t columns) {
+  using U = functors::wrapping_t<T>;
+  const T* const left = a.data + i * a.row_stride;
+  if (b.column_stride == 1) {
+    std::fill_n(c, columns, T(0));
+    for (std::int64_t k = 0; k < depth; ++k) {
+      const U factor = U(left[k * a.column_stride]);
+      const T* const right = b.data + k * b.row_stride;
+      for (std::int64_t j = 0; j < columns; ++j) c[j] = T(U(c[j]) + U(factor * U(right[j])));
+    }
+    return;
+  }
+  for (std::int64_t j = 0; j < columns; ++j) {
+    const T* const right = b.data + j * b.column_stride;
+    U total = 0;
+    for (std::int64_t k = 0; k < depth; ++k) total = U(total + U(left[k * a.column_stride]) * U(right[k * b.row_stride]));
+    c[j] = T(total);
+  }
+}
+
+template <class T>
+void integer_products(const View& a, const View& b, const View& c) {
+  const Batch batch = make_batch(a, b, c);
+  const std::int64_t rows = batch.size.rows, columns = batch.size.columns, depth = batch.size.depth;
+  walk(batch.loop, 0, batch.loop.numel(), 1, [&](const std::int64_t* at, std::int64_t) {
+    const Matrix<const T> left{a.as<const T>() + at[1], batch.a_row, batch.a_column};
+    const Matrix<const T> right{b.as<const T>() + at[2], batch.b_row, batch.b_column};
+    T* const to = c.as<T>() + at[0];
+    parallel_units(rows, columns * depth, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) product_row(left, right, to + i * batch.c_row, i, depth, columns);
+    });
+  });
+}
+
+}  // namespace
+
+void integer_matmul(Cpu, const View& a, const View& b, const View& c) {
+  if (c.numel() == 0) return;
+  switch (c.dtype) {
+    case DType::i32: return integer_products<std::int32_t>(a, b, c);
+    case DType::i64: return integer_products<std::int64_t>(a, b, c);
+    case DType::u8: return integer_products<std::uint8_t>(a, b, c);
+    default: fail("matmul", std::string("expected integers but got ") + name(c.dtype));
+  }
 }
 
 }  // namespace tern::kernels

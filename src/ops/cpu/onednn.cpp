@@ -1,4 +1,4 @@
-#include "ops/cpu/onednn.h"
+#include "ops/cpu/gemm.h"
 
 #ifdef TERN_ONEDNN
 #include <omp.h>

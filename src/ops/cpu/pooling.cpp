@@ -1,5 +1,5 @@
 #include "ops/cpu/convolution.h"
-#include "ops/cpu/fold.h"
+#include "ops/cpu/rows.h"
 #include "tensor/dispatch.h"
 
 // Max pooling on the CPU: a thread processes whole planes. Windows that tile the plane, the usual case, are processed row by row in whole

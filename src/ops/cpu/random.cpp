@@ -4,7 +4,6 @@
 #include <numbers>
 
 #include "ops/cpu/philox.h"
-#include "ops/cpu/radix_sort.h"
 #include "ops/kernels/math.h"
 #include "tensor/sizes.h"
 
@@ -154,20 +153,6 @@ void whole_numbers(Cpu, const View& y, std::int64_t low, std::uint64_t span, Phi
           to[i] = static_cast<S>(numbers(a[i], b[i], state.seed, position + std::uint64_t(i / 4), static_cast<int>(i % 4)));
       });
   });
-}
-
-void permutation(Cpu, const View& y, PhiloxState state) {
-  const std::int64_t n = y.shape[0];
-  const Scratch<Ranked<std::uint64_t>> entries(2 * n, y.stream);
-  const std::uint64_t first = position_of(state);
-  parallel(n, function_grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const PhiloxBlock block = philox(state.seed, first + std::uint64_t(i));
-      entries.data()[i] = {std::uint64_t(block.words[1]) << 32 | block.words[0], i};
-    }
-  });
-  const auto* sorted = radix_sort(entries.data(), entries.data() + n, n);
-  for (std::int64_t i = 0; i < n; ++i) y.as<std::int64_t>()[i * y.strides[0]] = sorted[i].position;
 }
 
 void dropout(Cpu, const View& x, const View& y, double p, PhiloxState state) {

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "ops/cpu/fold.h"
 #include "ops/cpu/loops.h"
+#include "ops/cpu/rows.h"
 #include "ops/kernels/math.h"
 #include "tensor/sizes.h"
 
@@ -214,9 +214,6 @@ void reduce_as(const Fold<C>& fold, const View& x, const View& y, double scale) 
   });
 }
 
-[[gnu::always_inline]] inline float exp_of(float x) { return vector_math::exp(x); }
-[[gnu::always_inline]] inline double exp_of(double x) { return std::exp(x); }
-
 /// Subtracting an infinite maximum would give NaN; without it the sum is 0 or infinite, and so is its logarithm.
 template <class C>
 C finite_or_zero(C maximum) {
@@ -244,13 +241,13 @@ void logsumexp(const View& x, const View& y) {
                        if (plan.by_columns) {
                          const C* row = load(from + at[0], x_stride, width, work.row);
 #pragma omp simd
-                         for (std::int64_t i = 0; i < width; ++i) e[i] = exp_of(row[i] - shift[i]);
+                         for (std::int64_t i = 0; i < width; ++i) e[i] = vector_math::exp(row[i] - shift[i]);
                          cascade.add(e);
                        } else {
                          const C* row = load(from + at[0], reduced_stride, n, work.row);
                          const C one_shift = shift[0];
 #pragma omp simd
-                         for (std::int64_t i = 0; i < n; ++i) e[i] = exp_of(row[i] - one_shift);
+                         for (std::int64_t i = 0; i < n; ++i) e[i] = vector_math::exp(row[i] - one_shift);
                          const C value = sum.block(e, n);
                          cascade.add(&value);
                        }

@@ -1,14 +1,50 @@
+#include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "ops/cpu/loops.h"
-#include "ops/cpu/radix_sort.h"
 #include "ops/kernels/index.h"
+#include "ops/kernels/random.h"
 
 namespace tern::kernels {
 
 using namespace loops;
 
+// Sorting: the rows' elements as unsigned keys of the same order, by radix sort.
+
 namespace {
+
+/// A key and its original position.
+template <class Key>
+struct Ranked {
+  Key key;
+  std::int64_t position;
+};
+
+/// Sorts by key, ascending and stably. `spare` has room for n entries; returns the sorted entries, which may be in either buffer.
+template <class Key>
+Ranked<Key>* radix_sort(Ranked<Key>* entries, Ranked<Key>* spare, std::int64_t n) {
+  // The histograms of all digits cost as much as sorting a few hundred entries by comparison.
+  if (n < 256) {
+    std::sort(entries, entries + n,
+              [](const Ranked<Key>& a, const Ranked<Key>& b) { return a.key != b.key ? a.key < b.key : a.position < b.position; });
+    return entries;
+  }
+  constexpr int digits = sizeof(Key), base = 256;
+  std::int64_t counts[digits][base] = {};
+  for (std::int64_t i = 0; i < n; ++i)
+    for (int digit = 0; digit < digits; ++digit) ++counts[digit][entries[i].key >> (8 * digit) & 255u];
+  for (int digit = 0; digit < digits; ++digit) {
+    std::int64_t* const count = counts[digit];
+    // A digit that all keys share needs no pass.
+    if (count[entries[0].key >> (8 * digit) & 255u] == n) continue;
+    std::int64_t start = 0;
+    for (int value = 0; value < base; ++value) start += std::exchange(count[value], start);
+    for (std::int64_t i = 0; i < n; ++i) spare[count[entries[i].key >> (8 * digit) & 255u]++] = entries[i];
+    std::swap(entries, spare);
+  }
+  return entries;
+}
 
 template <int Bytes>
 struct UnsignedOf;
@@ -135,6 +171,21 @@ void topk(Cpu, const View& x, const View& values, const View& indices) {
       });
     });
   });
+}
+
+/// A permutation sorts random keys.
+void permutation(Cpu, const View& y, PhiloxState state) {
+  const std::int64_t n = y.shape[0];
+  const Scratch<Ranked<std::uint64_t>> entries(2 * n, y.stream);
+  const std::uint64_t first = state.offset + (state.base ? *state.base : 0);
+  parallel(n, function_grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const PhiloxBlock block = philox(state.seed, first + std::uint64_t(i));
+      entries.data()[i] = {std::uint64_t(block.words[1]) << 32 | block.words[0], i};
+    }
+  });
+  const auto* sorted = radix_sort(entries.data(), entries.data() + n, n);
+  for (std::int64_t i = 0; i < n; ++i) y.as<std::int64_t>()[i * y.strides[0]] = sorted[i].position;
 }
 
 }  // namespace tern::kernels

@@ -43,6 +43,8 @@ struct ReducedExp {
   return mantissa * power_of_two(half) * power_of_two(exponent - half);
 }
 
+[[gnu::always_inline]] inline double exp(double x) { return std::exp(x); }
+
 /// exp(x) for x <= 0, and 0 where the result would be denormal: fewer instructions than exp, which handles both ends of the range.
 [[gnu::always_inline]] inline float exp_below_zero(float x) {
   const auto [shifted, r, q] = reduced_exp(x);
@@ -103,6 +105,7 @@ struct ReducedExp {
 }
 
 [[gnu::always_inline]] inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+[[gnu::always_inline]] inline double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 [[gnu::always_inline]] inline float tanh(float x) {
   // Near zero 1 - 2 / (e^2x + 1) cancels, so an odd polynomial is used.
