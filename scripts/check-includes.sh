@@ -30,8 +30,7 @@ cuda/optim:     backend tensor ops/kernels cuda/runtime cuda/device
 cuda/linalg:    backend tensor ops/kernels cuda/runtime cuda/device cuda/gemm/cublas.h
 
 autodiff:       backend tensor ops/kernels
-ops:            backend tensor ops/kernels autodiff ops/detail
-ops/detail:     backend tensor ops/kernels autodiff ops
+ops:            backend tensor ops/kernels autodiff
 nn:             backend tensor autodiff ops
 train:          backend tensor ops/kernels autodiff ops nn
 io:             backend tensor ops text
@@ -43,7 +42,7 @@ parallel/gloo:  backend tensor parallel
 parallel/nccl:  backend tensor ops parallel cuda/runtime cuda/device
 trainer:        backend tensor autodiff ops nn train text io profile parallel
 '
-# tern.h and the programs stand above all rooms. Ops alone know ops/detail, and kernels are reached through ops/kernels.
+# tern.h and the programs stand above all rooms. Kernels are reached through ops/kernels.
 top='backend tensor autodiff ops nn train text io data models profile parallel trainer'
 
 # check ROOT: prints the faults of the tree under ROOT, and fails if there are any.
@@ -112,14 +111,14 @@ self_test() {
   plant src/autodiff/up.cpp '#include "ops/factory.h"'
   plant src/ops/cpu/up.cpp '  #  include "ops/factory.h"  // indented'
   plant src/nn/up.h '#include "train/optimizer.h"'
-  plant src/nn/beside.h '#include "ops/detail/autocast.h"'
+  plant src/nn/beside.h '#include "ops/kernels/copy.h"'
   plant src/text/beside.h '#include "tensor/tensor.h"'
   plant src/cuda/rows/beside.cu '#include "cuda/gemm/gemm.h"'
   plant src/cuda/device/host.cuh '#include "cuda/runtime/launch.h"'
   plant src/attic/lost.h '#include "tensor/tensor.h"'
   plant apps/bench/beside.cpp '#include "cuda/gemm/gemm.h"'
   plant src/ops/right.cpp '#include "autodiff/node.h"
-#include "ops/detail/autocast.h"
+#include "ops/kernels/copy.h"
 // #include "nn/nn.h"'
   plant src/cuda/rows/right.cu '#include "cuda/reduce/reduce.h"'
   plant src/tern.h '#include "train/train.h"'

@@ -17,7 +17,7 @@ import tree
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 OPS = {
     "layer_norm": ["ops/normalize.*", "ops/kernels/normalize.h", "ops/kernels/reduce.h", "cuda/rows/layer_norm*", "cuda/rows/row_launch.h"],
-    "attention": ["ops/attention.*", "ops/attention.h", "ops/composed_attention.*", "ops/detail/*attention*", "ops/kernels/attention.h",
+    "attention": ["ops/attention.*", "ops/attention.h", "ops/composed_attention.*", "ops/kernels/attention.h",
                   "cuda/attention/*"],
     "matmul": ["ops/matmul.*", "ops/kernels/matmul.h", "cuda/gemm/[!q]*"],
 }

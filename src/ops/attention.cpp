@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/detail/composed_attention.h"
+#include "ops/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/kernels/attention.h"
 #include "ops/op.h"

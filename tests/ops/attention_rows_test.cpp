@@ -10,7 +10,7 @@
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "ops/attention.h"
-#include "ops/detail/composed_attention.h"
+#include "ops/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"

@@ -7,7 +7,7 @@
 #include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
 #include "catch.h"
-#include "ops/detail/composed_attention.h"
+#include "ops/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"

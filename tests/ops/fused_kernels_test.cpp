@@ -11,7 +11,7 @@
 #include "autodiff/node.h"
 #include "catch.h"
 #include "ops/attention.h"
-#include "ops/detail/composed_attention.h"
+#include "ops/composed_attention.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/loss.h"
