@@ -11,7 +11,6 @@
 #include "common/training_settings.h"
 #include "io/json_object.h"
 #include "nn/nn.h"
-#include "ops/factory.h"
 #include "train/train.h"
 #include "trainer/ranks.h"
 #include "trainer/step_profile.h"

@@ -123,28 +123,27 @@ LoadedBatch Batches::load(const std::vector<text::Example>& examples, const text
     }
     return Tensor::from(values, shape, device_);
   };
+  const Shape shape{batch.shape.rows, batch.shape.columns};
   if (!is_encoder_decoder(options_)) {
     const text::Batch host = text::make_batch(examples, batch.picks, tokens_, batch.shape);
-    const Shape shape{host.rows, host.length};
     result.batch = {.ids = upload(host.ids, shape),
                     .labels = upload(host.labels, shape),
                     .weights = upload(host.weights, shape),
-                    .lengths = upload(host.prefix, {host.rows}),
+                    .lengths = upload(host.prefix, {shape[0]}),
                     .sources = {}};
     result.weight = sum_of(host.weights);
     return result;
   }
   const text::PairBatch host = text::make_pair_batch(examples, batch.picks, tokens_, batch.shape);
-  const Shape src{host.rows, host.src_columns}, tgt{host.rows, host.tgt_columns};
-  result.batch = {.ids = upload(host.tgt_in, tgt),
-                  .labels = upload(host.labels, tgt),
-                  .weights = upload(host.weights, tgt),
-                  .lengths = upload(host.src_length, {host.rows}),
-                  .sources = upload(host.src, src)};
+  result.batch = {.ids = upload(host.tgt_in, shape),
+                  .labels = upload(host.labels, shape),
+                  .weights = upload(host.weights, shape),
+                  .lengths = upload(host.src_length, {shape[0]}),
+                  .sources = upload(host.src, shape)};
   result.weight = sum_of(host.weights);
   result.tokens = static_cast<std::int64_t>(result.weight);
   for (std::int64_t length : host.src_length) result.tokens += length;
-  result.tokens -= host.rows - static_cast<std::int64_t>(batch.picks.size());  // without the token of each empty row
+  result.tokens -= shape[0] - static_cast<std::int64_t>(batch.picks.size());  // without the token of each empty row
   return result;
 }
 

@@ -20,28 +20,18 @@ struct SequenceOptions {
   std::int32_t pad = 2;      ///< padding
 };
 
-/// A sequence `<src> eos_src <tgt> eos_tgt pad...` for a decoder-only model, as inputs and labels. The three lists have one entry less
-/// than the sequence has tokens.
-struct Sequence {
-  std::vector<std::int64_t> ids;     ///< the tokens but the last
-  std::vector<std::int64_t> labels;  ///< the token that follows each input
-  std::vector<float> weights;        ///< 1 where the label belongs to `<tgt> eos_tgt`, else 0
-  std::int64_t prefix = 0;           ///< inputs that belong to `<src> eos_src`: a prefix LM sees all of these at once
+/// Sizes of a batch.
+struct BatchShape {
+  std::int64_t rows = 0;     ///< B: rows of examples, followed by empty rows
+  std::int64_t columns = 0;  ///< tokens of a row: T, or S and T of a PairBatch
 };
 
-/// Truncates or pads to `length` tokens. Throws std::invalid_argument for length < 2. A source of `length` tokens or
-/// more leaves no target: all weights are 0.
-Sequence classic_sequence(std::span<const std::int32_t> src, std::span<const std::int32_t> tgt, std::int32_t eos_src, std::int32_t eos_tgt,
-                          std::int32_t pad, std::int64_t length);
-
-/// A batch for a decoder-only model, row-major, of B rows of length T.
+/// A batch for a decoder-only model, row-major, of sequences `<src> eos_src <tgt> eos_tgt pad...` as inputs and labels.
 struct Batch {
   std::vector<std::int64_t> ids;     ///< (B, T): the tokens of each sequence but the last
   std::vector<std::int64_t> labels;  ///< (B, T): the token that follows each input
-  std::vector<float> weights;        ///< (B, T): 1 where the label belongs to `<tgt> eos_tgt`
-  std::vector<std::int64_t> prefix;  ///< (B), as in Sequence
-  std::int64_t rows = 0;             ///< B
-  std::int64_t length = 0;           ///< T
+  std::vector<float> weights;        ///< (B, T): 1 where the label belongs to `<tgt> eos_tgt`, else 0
+  std::vector<std::int64_t> prefix;  ///< (B): inputs that belong to `<src> eos_src`: a prefix LM sees all of these at once
 };
 
 /// A batch for an encoder-decoder, row-major. The decoder reads `eos_src tgt...` (the end of the source starts the
@@ -52,30 +42,12 @@ struct PairBatch {
   std::vector<std::int64_t> tgt_in;      ///< (B, T): `eos_src <tgt> pad...`
   std::vector<std::int64_t> labels;      ///< (B, T): `<tgt> eos_tgt pad...`
   std::vector<float> weights;            ///< (B, T): 1 where the label is not pad
-  std::int64_t rows = 0;                 ///< B
-  std::int64_t src_columns = 0;          ///< S
-  std::int64_t tgt_columns = 0;          ///< T
 };
 
 /// @{
-/// Makes a batch whose row i is examples[picks[i]]. With length 0 the rows have the columns that the longest needs, rounded up to a
-/// multiple of `multiple`; otherwise each sequence is cut or padded to `length` tokens, so that the batch has length - 1 columns. Throw
-/// std::invalid_argument for a pick out of range, for a length of 1 or below 0, and for multiple < 1.
-Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
-                 std::int64_t length = 0, std::int64_t multiple = 1);
-PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
-                          std::int64_t multiple = 1);
-/// @}
-
-/// Fixed sizes of a batch.
-struct BatchShape {
-  std::int64_t rows = 0;     ///< rows of examples, followed by empty rows
-  std::int64_t columns = 0;  ///< tokens of a row: T, or S and T of a PairBatch
-};
-/// @{
-/// Makes a batch of a fixed shape. Rows past the picks are empty and of weight 0; their prefix or source has one token, since attention to
-/// no key is undefined. Longer rows are cut: a sequence at its end, a source and a target of a PairBatch before the end token. Throw
-/// std::invalid_argument for a pick out of range and for fewer rows than picks.
+/// Makes a batch whose row i is examples[picks[i]]. Rows past the picks are empty and of weight 0; their prefix or source has one token,
+/// since attention to no key is undefined. Longer rows are cut: a sequence at its end, so that a long source leaves no target, a source and
+/// a target of a PairBatch before the end token. Throw std::invalid_argument for a pick out of range and for fewer rows than picks.
 Batch make_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
                  const BatchShape& shape);
 PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std::size_t> picks, const SequenceOptions& tokens,
@@ -86,22 +58,15 @@ PairBatch make_pair_batch(std::span<const Example> examples, std::span<const std
 /// of its arguments, the same on every platform (a Fisher-Yates shuffle by SplitMix64, Steele et al. 2014).
 std::vector<std::size_t> epoch_order(std::size_t size, std::uint64_t seed, std::uint64_t epoch, std::size_t sample = 0);
 
-/// Cuts `order` into batches of `batch_size`; the last one may be smaller, or is dropped.
-std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t> order, std::size_t batch_size, bool drop_last = false);
+/// Cuts `order` into batches of `batch_size`; the last one may be smaller.
+std::vector<std::vector<std::size_t>> fixed_batches(std::span<const std::size_t> order, std::size_t batch_size);
 
 /// Limits of a batch of examples of similar length.
 struct BucketOptions {
   std::size_t token_budget = 8192;  ///< rows times the longest row, padding included
-  std::size_t max_rows = 0;         ///< 0: no limit
-  std::int64_t multiple = 1;        ///< lengths are rounded up to a multiple of this, as make_batch does
+  std::int64_t multiple = 1;        ///< lengths are rounded up to a multiple of this
   std::size_t row_multiple = 1;     ///< the rows of a batch are rounded down to a multiple of this if they are at least as many
 };
-
-/// Cuts `order` into batches of examples of similar length that fit the budget, then shuffles the batches (a pure
-/// function of the arguments). lengths[i] is the length in tokens of example i; an example longer than the budget is a
-/// batch by itself. Every entry of `order` is in exactly one batch.
-std::vector<std::vector<std::size_t>> bucketed_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
-                                                       const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch);
 
 /// A batch of one of few shapes, as a step that is captured for each shape (CapturedStep) needs them.
 struct ShapedBatch {
@@ -110,8 +75,8 @@ struct ShapedBatch {
 };
 /// Cuts `order` into batches of one shape for each rounded length: the rows are those that the budget allows, at least 1. The examples of
 /// a length that do not fill a batch join those of the next length, so that only the last batch has fewer picks than rows, which
-/// make_batch fills with empty ones. The batches are then shuffled, by a pure function of the arguments. Every entry of `order` is in
-/// exactly one batch.
+/// make_batch fills with empty ones. The batches are then shuffled, by a pure function of the arguments. lengths[i] is the length in tokens
+/// of example i; one longer than the budget is a batch by itself. Every entry of `order` is in exactly one batch.
 std::vector<ShapedBatch> shaped_batches(std::span<const std::size_t> order, std::span<const std::int64_t> lengths,
                                         const BucketOptions& options, std::uint64_t seed, std::uint64_t epoch);
 

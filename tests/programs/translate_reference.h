@@ -141,14 +141,14 @@ class Reference {
                                rows(Tensor::from(batch.tgt_in, shape))),
                 Tensor::from(batch.labels, shape), Tensor::from(batch.weights, shape));
     }
-    const text::Batch batch = text::make_batch(examples, picks, tokens_, length);
-    const Shape shape{batch.rows, batch.length};
+    const text::Batch batch = text::make_batch(examples, picks, tokens_, {.rows = count, .columns = length - 1});
+    const Shape shape{count, length - 1};
     std::vector<std::int64_t> positions;
     for (std::int64_t prefix : batch.prefix)
-      for (std::int64_t column = 0; column < batch.length; ++column)
+      for (std::int64_t column = 0; column < shape[1]; ++column)
         positions.push_back(column < prefix ? column : std::min(length / 2 + column - prefix, length - 1));
     AttentionMask mask{.causal = true};
-    if (setting_.prefix_lm) mask.prefix = rows(Tensor::from(batch.prefix, {batch.rows}));
+    if (setting_.prefix_lm) mask.prefix = rows(Tensor::from(batch.prefix, {count}));
     const Tensor at = setting_.restart_positions ? rows(Tensor::from(positions, shape)) : Tensor();
     return of(static_cast<const nn::DecoderLM&>(*model_).forward(rows(Tensor::from(batch.ids, shape)), mask, at),
               Tensor::from(batch.labels, shape), Tensor::from(batch.weights, shape));

@@ -1,7 +1,6 @@
 #include "text/batching.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <stdexcept>
 
@@ -26,72 +25,60 @@ std::vector<Example> examples(int count) {
 }  // namespace
 
 TEST_CASE("the classic sequence is source, target, ends and pad", "[text]") {
-  const Ids src = {11, 12}, tgt = {21, 22, 23};
-  const Sequence s = classic_sequence(src, tgt, 0, 1, 2, 10);
+  const std::vector<Example> pair = {{{11, 12}, {21, 22, 23}}, {}};
+  const auto sequence = [&](std::int64_t columns, std::size_t pick = 0) {
+    return make_batch(pair, Order{pick}, {}, {.rows = 1, .columns = columns});
+  };
+  const Batch s = sequence(9);
   CHECK(s.ids == Wide{11, 12, 0, 21, 22, 23, 1, 2, 2});
   CHECK(s.labels == Wide{12, 0, 21, 22, 23, 1, 2, 2, 2});
   CHECK(s.weights == Weights{0, 0, 1, 1, 1, 1, 0, 0, 0});
-  CHECK(s.prefix == 3);
-
-  const Sequence exact = classic_sequence(src, tgt, 0, 1, 2, 7);
-  CHECK(exact.ids == Wide{11, 12, 0, 21, 22, 23});
-  CHECK(exact.labels == Wide{12, 0, 21, 22, 23, 1});
-  CHECK(exact.weights == Weights{0, 0, 1, 1, 1, 1});
-
-  const Sequence cut = classic_sequence(src, tgt, 0, 1, 2, 5);  // no eos_tgt is left
-  CHECK(cut.labels == Wide{12, 0, 21, 22});
-  CHECK(cut.weights == Weights{0, 0, 1, 1});
-
-  const Sequence only_source = classic_sequence(src, tgt, 0, 1, 2, 2);
-  CHECK(only_source.ids == Wide{11});
-  CHECK(only_source.weights == Weights{0});
-  CHECK(only_source.prefix == 1);
-
-  const Sequence nothing = classic_sequence({}, {}, 0, 1, 2, 4);
-  CHECK(nothing.ids == Wide{0, 1, 2});
-  CHECK(nothing.labels == Wide{1, 2, 2});
-  CHECK(nothing.weights == Weights{1, 0, 0});
-  CHECK_THROWS_AS(classic_sequence(src, tgt, 0, 1, 2, 1), std::invalid_argument);
+  CHECK(s.prefix == Wide{3});
+  CHECK(sequence_columns(pair[0]) == 6);
+  CHECK(sequence(6).ids == Wide{11, 12, 0, 21, 22, 23});
+  CHECK(sequence(6).labels == Wide{12, 0, 21, 22, 23, 1});
+  CHECK(sequence(6).weights == Weights{0, 0, 1, 1, 1, 1});
+  CHECK(sequence(4).labels == Wide{12, 0, 21, 22});  // no eos_tgt is left
+  CHECK(sequence(4).weights == Weights{0, 0, 1, 1});
+  CHECK(sequence(1).ids == Wide{11});
+  CHECK(sequence(1).weights == Weights{0});
+  CHECK(sequence(1).prefix == Wide{1});
+  CHECK(sequence(3, 1).ids == Wide{0, 1, 2});  // of nothing
+  CHECK(sequence(3, 1).labels == Wide{1, 2, 2});
+  CHECK(sequence(3, 1).weights == Weights{1, 0, 0});
+  CHECK_THROWS_AS(sequence(0), std::invalid_argument);
 }
 
-TEST_CASE("a batch is its sequences, row after row", "[text]") {
+TEST_CASE("a batch is its sequences, row after row, and is filled up with rows of weight 0", "[text]") {
   const std::vector<Example> all = examples(4);
-  const Order picks = {2, 0};
-  const Batch fixed = make_batch(all, picks, {}, 8);
-  CHECK(fixed.rows == 2);
-  CHECK(fixed.length == 7);
-  CHECK(fixed.ids == Wide{12, 12, 12, 0, 102, 202, 1, 10, 0, 100, 200, 1, 2, 2});
-  CHECK(fixed.prefix == Wide{4, 2});
-  const Batch fitted = make_batch(all, picks, {});
-  CHECK(fitted.length == sequence_columns(all[2]));
-  CHECK(fitted.length == 6);
-  CHECK(fitted.labels == Wide{12, 12, 0, 102, 202, 1, 0, 100, 200, 1, 2, 2});
-  CHECK(fitted.weights == Weights{0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 0});
-  CHECK(make_batch(all, picks, {}, 0, 8).length == 8);
-  CHECK(make_batch(all, {}, {}).ids.empty());
-  CHECK_THROWS_AS(make_batch(all, Order{4}, {}), std::invalid_argument);
-  CHECK_THROWS_AS(make_batch(all, picks, {}, 1), std::invalid_argument);
-  CHECK_THROWS_AS(make_batch(all, picks, {}, -4), std::invalid_argument);
-  CHECK_THROWS_AS(make_batch(all, picks, {}, 0, 0), std::invalid_argument);
+  const Batch batch = make_batch(all, Order{2, 0}, {}, {.rows = 3, .columns = 6});
+  CHECK(batch.ids == Wide{12, 12, 12, 0, 102, 202, 10, 0, 100, 200, 1, 2, 2, 2, 2, 2, 2, 2});
+  CHECK(batch.labels == Wide{12, 12, 0, 102, 202, 1, 0, 100, 200, 1, 2, 2, 2, 2, 2, 2, 2, 2});
+  CHECK(batch.weights == Weights{0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0});
+  CHECK(batch.prefix == Wide{4, 2, 1});
+  CHECK(make_batch(all, {}, {}, {.rows = 1, .columns = 2}).ids == Wide{2, 2});
+  CHECK_THROWS_AS(make_batch(all, Order{4}, {}, {.rows = 1, .columns = 4}), std::invalid_argument);
+  CHECK_THROWS_AS(make_batch(all, Order{0, 1}, {}, {.rows = 1, .columns = 4}), std::invalid_argument);
+  CHECK_THROWS_AS(make_batch(all, Order{0}, {}, {.rows = 1, .columns = -4}), std::invalid_argument);
 }
 
 TEST_CASE("a batch of pairs keeps source and target apart", "[text]") {
   const std::vector<Example> all = examples(3);
-  const PairBatch batch = make_pair_batch(all, Order{0, 2}, {});
-  CHECK(batch.rows == 2);
-  CHECK(batch.src_columns == 4);
-  CHECK(batch.tgt_columns == 3);
+  const PairBatch batch = make_pair_batch(all, Order{0, 2}, {}, {.rows = 2, .columns = 4});
   CHECK(batch.src == Wide{10, 0, 2, 2, 12, 12, 12, 0});
   CHECK(batch.src_length == Wide{2, 4});
-  CHECK(batch.tgt_in == Wide{0, 100, 200, 0, 102, 202});
-  CHECK(batch.labels == Wide{100, 200, 1, 102, 202, 1});
-  CHECK(batch.weights == Weights{1, 1, 1, 1, 1, 1});
-  const PairBatch padded = make_pair_batch(all, Order{0}, {}, 4);
-  CHECK(padded.src == Wide{10, 0, 2, 2});
-  CHECK(padded.labels == Wide{100, 200, 1, 2});
-  CHECK(padded.weights == Weights{1, 1, 1, 0});
+  CHECK(batch.tgt_in == Wide{0, 100, 200, 2, 0, 102, 202, 2});
+  CHECK(batch.labels == Wide{100, 200, 1, 2, 102, 202, 1, 2});
+  CHECK(batch.weights == Weights{1, 1, 1, 0, 1, 1, 1, 0});
   CHECK(pair_columns(all[2]) == 4);
-  CHECK_THROWS_AS(make_pair_batch(all, Order{9}, {}), std::invalid_argument);
+  const PairBatch filled = make_pair_batch(all, Order{2, 0}, {}, {.rows = 3, .columns = 3});
+  CHECK(filled.src == Wide{12, 12, 0, 10, 0, 2, 0, 2, 2});  // the first source is cut
+  CHECK(filled.src_length == Wide{3, 2, 1});
+  CHECK(filled.tgt_in == Wide{0, 102, 202, 0, 100, 200, 0, 2, 2});
+  CHECK(filled.labels == Wide{102, 202, 1, 100, 200, 1, 1, 2, 2});
+  CHECK(filled.weights == Weights{1, 1, 1, 1, 1, 1, 0, 0, 0});
+  CHECK_THROWS_AS(make_pair_batch(all, Order{0}, {}, {.rows = 1, .columns = 0}), std::invalid_argument);
+  CHECK_THROWS_AS(make_pair_batch(all, Order{7}, {}, {.rows = 1, .columns = 2}), std::invalid_argument);
 }
 
 TEST_CASE("an epoch's order is a permutation, the same everywhere", "[text]") {
@@ -120,45 +107,8 @@ TEST_CASE("an epoch's order favours no place", "[text]") {
 TEST_CASE("fixed batches cut the order", "[text]") {
   const Order order = {5, 3, 1, 2, 4};
   CHECK(fixed_batches(order, 2) == std::vector<Order>{{5, 3}, {1, 2}, {4}});
-  CHECK(fixed_batches(order, 2, true) == std::vector<Order>{{5, 3}, {1, 2}});
   CHECK(fixed_batches({}, 2).empty());
   CHECK_THROWS_AS(fixed_batches(order, 0), std::invalid_argument);
-}
-
-TEST_CASE("bucketed batches keep to the budget and lose nothing", "[text]") {
-  std::vector<std::int64_t> lengths;
-  for (int i = 0; i < 3000; ++i) lengths.push_back(1 + (i * 7919) % 60);
-  lengths.push_back(5000);  // longer than the budget
-  lengths.push_back(0);
-  const Order order = epoch_order(lengths.size(), 1, 2);
-  for (const BucketOptions& options : {BucketOptions{512}, BucketOptions{512, 16}, BucketOptions{512, 0, 8, 8}}) {
-    const auto batches = bucketed_batches(order, lengths, options, 1, 2);
-    CHECK(batches == bucketed_batches(order, lengths, options, 1, 2));
-    CHECK(batches != bucketed_batches(order, lengths, options, 1, 3));
-    Order seen;
-    std::int64_t cells = 0, tokens = 0;
-    for (const Order& batch : batches) {
-      std::int64_t longest = 0;
-      for (const std::size_t i : batch) {
-        longest = std::max(longest, lengths[i]);
-        tokens += lengths[i];
-        seen.push_back(i);
-      }
-      longest = (longest + options.multiple - 1) / options.multiple * options.multiple;
-      cells += longest * static_cast<std::int64_t>(batch.size());
-      CHECK((batch.size() == 1 || longest * static_cast<std::int64_t>(batch.size()) <= 512));
-      CHECK((options.max_rows == 0 || batch.size() <= options.max_rows));
-      if (options.row_multiple > 1) CHECK((batch.size() <= options.row_multiple || batch.size() % options.row_multiple == 0));
-    }
-    std::sort(seen.begin(), seen.end());
-    Order all(lengths.size());
-    std::iota(all.begin(), all.end(), std::size_t{0});
-    CHECK(seen == all);
-    CHECK(static_cast<double>(cells) < 1.2 * static_cast<double>(tokens));  // little padding
-  }
-  CHECK(bucketed_batches({}, lengths, {}, 1, 1).empty());
-  CHECK_THROWS_AS(bucketed_batches(Order{3002}, lengths, {}, 1, 1), std::invalid_argument);
-  CHECK_THROWS_AS(bucketed_batches(order, lengths, BucketOptions{0}, 1, 1), std::invalid_argument);
 }
 
 TEST_CASE("shaped batches have one shape for each length, and all rows but the last batch's", "[text]") {
@@ -202,26 +152,5 @@ TEST_CASE("shaped batches have one shape for each length, and all rows but the l
   REQUIRE(far.size() == 1);
   CHECK(far[0].shape.rows == 1);
   CHECK_THROWS_AS(shaped_batches(Order{2000}, lengths, options, 4, 0), std::invalid_argument);
-  const auto few = shaped_batches(order, lengths, {.token_budget = 640, .max_rows = 6, .multiple = 8}, 4, 0);
-  for (const ShapedBatch& batch : few) CHECK(batch.shape.rows <= 6);
-}
-
-TEST_CASE("a batch of a given shape is filled up with rows of weight 0", "[text]") {
-  const std::vector<Example> all = examples(3);
-  const Batch batch = make_batch(all, Order{1}, {}, {.rows = 2, .columns = 6});
-  CHECK(batch.rows == 2);
-  CHECK(batch.length == 6);
-  CHECK(batch.ids == Wide{11, 11, 0, 101, 201, 1, 2, 2, 2, 2, 2, 2});
-  CHECK(batch.weights == Weights{0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0});
-  CHECK(batch.prefix == Wide{3, 1});
-  const PairBatch pairs = make_pair_batch(all, Order{2, 0}, {}, {.rows = 3, .columns = 3});
-  CHECK(pairs.src == Wide{12, 12, 0, 10, 0, 2, 0, 2, 2});  // the first source is cut
-  CHECK(pairs.src_length == Wide{3, 2, 1});
-  CHECK(pairs.tgt_in == Wide{0, 102, 202, 0, 100, 200, 0, 2, 2});
-  CHECK(pairs.labels == Wide{102, 202, 1, 100, 200, 1, 1, 2, 2});
-  CHECK(pairs.weights == Weights{1, 1, 1, 1, 1, 1, 0, 0, 0});
-  CHECK(make_batch(all, {}, {}, {.rows = 1, .columns = 2}).ids == Wide{2, 2});
-  CHECK_THROWS_AS(make_batch(all, Order{0, 1}, {}, {.rows = 1, .columns = 4}), std::invalid_argument);
-  CHECK_THROWS_AS(make_pair_batch(all, Order{0}, {}, {.rows = 1, .columns = 0}), std::invalid_argument);
-  CHECK_THROWS_AS(make_pair_batch(all, Order{7}, {}, {.rows = 1, .columns = 2}), std::invalid_argument);
+  CHECK_THROWS_AS(shaped_batches(order, lengths, {.token_budget = 0}, 4, 0), std::invalid_argument);
 }
