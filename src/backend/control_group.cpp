@@ -1,9 +1,8 @@
-#include "backend/control_group.h"
-
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -11,6 +10,7 @@
 
 #include "backend/memory.h"
 #include "backend/parse.h"
+#include "backend/threads.h"
 
 namespace tern::backend {
 
@@ -46,7 +46,8 @@ static void for_each_group(const fs::path& root, const fs::path& group, const st
   for (const auto& part : group.relative_path()) visit(at /= part);
 }
 
-GroupLimits group_limits(const fs::path& memberships, const fs::path& root) {
+GroupLimits group_limits(const std::string& memberships, const std::string& root_) {
+  const fs::path root = root_;
   GroupLimits limits{std::numeric_limits<std::uint64_t>::max(), std::numeric_limits<double>::infinity()};
   std::ifstream in(memberships);
   for (std::string line; std::getline(in, line);) {  // "0::/path" of version 2, "9:memory:/path" or "3:cpu,cpuacct:/path" of version 1

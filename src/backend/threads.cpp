@@ -20,7 +20,6 @@
 #include <thread>
 #include <vector>
 
-#include "backend/control_group.h"
 #include "backend/device.h"
 
 namespace tern {

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
-// Threads: the pool of the CPU kernels (num_threads and set_num_threads are in backend/device.h), and signals kept off a thread.
+// Threads: the pool of the CPU kernels (num_threads and set_num_threads are in backend/device.h), signals kept off a thread, and the limits
+// that a container sets to processors and memory.
 namespace tern::backend {
 
 /// Calls call(context, part) for each part in [0, parts), on this thread and on the pool's threads; returns when all are done. Parts must
@@ -31,5 +33,20 @@ class BlockedSignals {
  private:
   std::uint64_t before_ = 0;  ///< the thread's mask, a bit for each signal
 };
+
+/// Limits of the control groups (cgroups) of a process, set by a container or a batch job.
+struct GroupLimits {
+  std::uint64_t memory;  ///< bytes; the largest number if there is no limit
+  double processors;     ///< CPU time per second of clock time; infinite if there is no limit
+};
+
+/// Lowest limits of the groups, of version 1 or 2, that a file like /proc/self/cgroup lists, found below `root`, usually /sys/fs/cgroup.
+GroupLimits group_limits(const std::string& memberships, const std::string& root);
+
+/// Limits of this process.
+GroupLimits group_limits();
+
+/// Number of threads for `processors` processors under the groups' limits, rounded up; at least 1.
+int threads_for(int processors, const GroupLimits& limits);
 
 }  // namespace tern::backend

@@ -65,7 +65,7 @@ AttentionSizes check(const char* op, const Tensor& q, const Tensor& k, const Ten
   if (sizes.heads > 0 && (sizes.kv_heads == 0 || sizes.heads % sizes.kv_heads != 0))
     fail(op, fmt::format("expected heads of k and v whose number divides q's but got q {} and k {}", to_string(q.shape()),
                          to_string(k.shape())));
-  if (!(params.dropout >= 0 && params.dropout < 1)) fail(op, fmt::format("expected a probability in [0, 1) but got {}", params.dropout));
+  check_probability(op, params.dropout);
   if (bias.defined()) {
     const Shape scores = sizes.scores();
     bool fits = bias.dims() <= 4;

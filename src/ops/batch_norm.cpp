@@ -9,7 +9,6 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/tensor.h"
 
 namespace tern {
 

@@ -16,8 +16,6 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/tensor.h"
-#include "tensor/view.h"
 
 namespace tern {
 

@@ -6,8 +6,6 @@
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
-#include "tensor/tensor.h"
-#include "tensor/view.h"
 
 namespace tern {
 
@@ -35,7 +33,7 @@ Window checked_window(const char* op, const Tensor& u, const Tensor& w, const Te
       (bias.defined() && bias.shape() != Shape{w.size(0)}))
     fail(op, fmt::format("expected u {}, w (D, K) with K >= 1 and bias (D) but got {}, {} and {}",
                          options.channels_first ? "(B, D, L)" : "(B, L, D)", to_string(u.shape()), to_string(w.shape()),
-                         bias.defined() ? to_string(bias.shape()) : "none"));
+                         detail::shape_or_none(bias)));
   const std::int64_t taps = w.size(1), length = u.size(3 - channel_dim);
   Window window{options.left, options.right, options.silu};
   if (options.padding == ConvPadding::causal) window.left = taps - 1, window.right = 0;
@@ -151,8 +149,7 @@ struct DepthwiseConv1dStep {
     if (u.dims() != 2 || w.dims() != 2 || w.size(0) != u.size(1) || w.size(1) < 1 ||
         state.shape() != Shape{u.size(0), w.size(1) - 1, u.size(1)} || (bias.defined() && bias.shape() != Shape{w.size(0)}))
       fail(op.name, fmt::format("expected state (B, K - 1, D), u (B, D), w (D, K) with K >= 1 and bias (D) but got {}, {}, {} and {}",
-                                to_string(state.shape()), to_string(u.shape()), to_string(w.shape()),
-                                bias.defined() ? to_string(bias.shape()) : "none"));
+                                to_string(state.shape()), to_string(u.shape()), to_string(w.shape()), detail::shape_or_none(bias)));
     const Tensor window = cat({state, unsqueeze(u, 1)}, 1);
     return {squeeze(call(Convolved{{0, 0, silu}}, window, w, bias), 1), slice(window, 1, 1)};
   }

@@ -11,7 +11,6 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
-#include "tensor/tensor.h"
 
 namespace tern {
 
@@ -256,7 +255,7 @@ Tensor embedding(const Tensor& table, const Tensor& positions, const Tensor& ids
                               positions.dtype() != table.dtype()))
     fail("embedding", fmt::format("expected positions (at least {}, {}) of the table's dtype {} but got {} {}", ids.size(1), table.size(1),
                                   name(table.dtype()), name(positions.dtype()), to_string(positions.shape())));
-  if (!(p >= 0 && p < 1)) fail("embedding", fmt::format("expected a probability in [0, 1) but got {}", p));
+  detail::check_probability("embedding", p);
   const std::int64_t count = ids.numel() * table.size(1);
   const bool has_kernel = is_floating(table.dtype()) && count > 0 &&
                           cuda_has(table.device(), [&](auto dev) { return kernels::has_embed(dev, count, table.size(1)); });

@@ -6,8 +6,6 @@
 #include "ops/kernels/copy.h"
 #include "ops/op.h"
 #include "ops/view.h"
-#include "tensor/dtype.h"
-#include "tensor/view.h"
 
 namespace tern {
 

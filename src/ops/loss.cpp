@@ -19,8 +19,6 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/sizes.h"
-#include "tensor/tensor.h"
 
 namespace tern {
 
@@ -56,7 +54,7 @@ Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const T
   if (!expected.empty()) expected.pop_back();
   if (logits.empty() || targets.shape() != expected || (weights.defined() && weights.shape() != expected))
     fail(op, fmt::format("expected logits (..., V), targets (...) and weights (...) but got {}, {} and {}", to_string(logits),
-                         to_string(targets.shape()), weights.defined() ? to_string(weights.shape()) : "none"));
+                         to_string(targets.shape()), detail::shape_or_none(weights)));
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
     fail(op, fmt::format("expected label smoothing in [0, 1] but got {}", options.label_smoothing));
   const std::int64_t rows = targets.numel();
@@ -353,7 +351,7 @@ struct LinearCrossEntropy {
   Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets) const {
     if (weight.dims() != 2 || x.dims() == 0 || x.size(-1) != weight.size(1) || (bias.defined() && bias.shape() != Shape{weight.size(0)}))
       fail(op.name, fmt::format("expected x (..., D), weight (V, D) and bias (V) but got {}, {} and {}", to_string(x.shape()),
-                                to_string(weight.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+                                to_string(weight.shape()), detail::shape_or_none(bias)));
     for (const Tensor* parameter : {&weight, &bias})
       if (parameter->defined() && parameter->dtype() != x.dtype())
         fail(op.name, fmt::format("expected parameters of x's dtype {} but got {}", name(x.dtype()), name(parameter->dtype())));

@@ -8,7 +8,6 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/tensor.h"
 
 namespace tern {
 
@@ -41,18 +40,12 @@ Tensor operand(const Tensor& x) {
   return row_major || column_major ? x : clone(x);
 }
 
-View batched(const Tensor& x, const Shape& batch) {
+/// Matrices (..., M, K) of the batch dimensions, as the kernels take them.
+View batched(const Tensor& x, Shape shape) {
   View view = x.view();
-  const int lead = batch.size() + 2 - x.dims();
-  Strides strides = Strides::filled(batch.size(), 0);
-  for (int i = lead; i < batch.size(); ++i)
-    if (x.shape()[i - lead] == batch[i]) strides[i] = x.strides()[i - lead];
-  strides.push_back(x.strides()[x.dims() - 2]);
-  strides.push_back(x.strides().back());
-  view.shape = batch;
-  view.shape.push_back(x.size(-2));
-  view.shape.push_back(x.size(-1));
-  view.strides = strides;
+  for (int d : {-2, -1}) shape.push_back(x.size(d));
+  view.strides = broadcast_strides(x, shape);
+  view.shape = shape;
   return view;
 }
 
@@ -148,7 +141,7 @@ struct LinearOperands {
     check_operands(op, x, weight_);
     if (weight_.dims() != 2 || x.dims() == 0 || x.size(-1) != weight_.size(1) || (bias.defined() && bias.shape() != Shape{weight_.size(0)}))
       fail(op, fmt::format("expected x (..., in), weight (out, in) and bias (out) but got {}, {} and {}", to_string(x.shape()),
-                           to_string(weight_.shape()), bias.defined() ? to_string(bias.shape()) : "none"));
+                           to_string(weight_.shape()), detail::shape_or_none(bias)));
     if (bias.defined()) check_operands(op, x, bias);
     const std::int64_t in = weight_.size(1), out = weight_.size(0);
     shape = x.shape();

@@ -13,7 +13,6 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/tensor.h"
 
 namespace tern {
 
@@ -110,7 +109,7 @@ void check_norm(const char* op, double eps, const Tensor& x, std::initializer_li
     check_one_device(op, {&x, parameter});
     if (x.dims() == 0 || (parameter->defined() && parameter->shape() != Shape{x.size(-1)}))
       fail(op, fmt::format("expected x (..., N) and parameters (N) but got {} and {}", to_string(x.shape()),
-                           parameter->defined() ? to_string(parameter->shape()) : "none"));
+                           detail::shape_or_none(*parameter)));
     if (parameter->defined() && parameter->dtype() != x.dtype())
       fail(op, fmt::format("expected parameters of x's dtype {} but got {}", name(x.dtype()), name(parameter->dtype())));
   }

@@ -61,20 +61,14 @@ Tensor operand(const Op& op, const Tensor& x);
 /// The same for a list, whose dtypes may be cast to the widest of them.
 Tensors operands(const Op& op, const Tensors& xs);
 
-/// The tensors of a struct as a list; in an array, where it has no lists.
+/// The tensors of a struct.
 template <class Kept>
 auto kept_tensors(const Kept& kept) {
   return with_fields(kept, [&]<class... Field>(const Field&...) {
-    if constexpr ((std::is_same_v<Field, Tensors> || ...)) {
-      Tensors all;
-      for_each_tensor(kept, [&](const Tensor& x) { all.push_back(x); });
-      return all;
-    } else {
-      std::array<Tensor, (std::size_t{0} + ... + std::size_t{std::is_same_v<Field, Tensor>})> all;
-      std::size_t next = 0;
-      for_each_tensor(kept, [&](const Tensor& x) { all[next++] = x; });
-      return all;
-    }
+    std::array<Tensor, (std::size_t{0} + ... + std::size_t{std::is_same_v<Field, Tensor>})> all;
+    std::size_t next = 0;
+    for_each_tensor(kept, [&](const Tensor& x) { all[next++] = x; });
+    return all;
   });
 }
 
@@ -177,6 +171,13 @@ inline void check_floating(const char* op, DType dtype) {
   if (!is_floating(dtype)) fail(op, fmt::format("expected a floating dtype but got {}", name(dtype)));
 }
 inline void check_floating(const char* op, const Tensor& x) { check_floating(op, x.dtype()); }
+
+/// Throws Error unless p is a probability of dropout.
+inline void check_probability(const char* op, double p) {
+  if (!(p >= 0 && p < 1)) fail(op, fmt::format("expected a probability in [0, 1) but got {}", p));
+}
+/// Shape of an operand, for an error.
+inline std::string shape_or_none(const Tensor& x) { return x.defined() ? to_string(x.shape()) : "none"; }
 
 /// x in f32 if it has 16 bits, else x itself, which may be undefined. In f16 a square overflows from 256 on and a sum from 65504, and in
 /// bf16 a sum keeps 8 bits. So compositions compute on widened operands, as the kernels do, and round their result once.

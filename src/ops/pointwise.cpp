@@ -9,7 +9,6 @@
 #include "ops/op.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/dtype.h"
 
 // Functions of two operands. A number as operand is an attribute of the op, whose input is then an undefined tensor.
 
@@ -71,10 +70,7 @@ Tensor result_for(const char* op, T a, T b, DType dtype) {
 kernels::Operand source(T x, double number, const Shape& shape) {
   if (!x.defined()) return number;
   View view = x.view();
-  const int lead = shape.size() - x.dims();
-  view.strides = Strides::filled(shape.size(), 0);
-  for (int i = 0; i < x.dims(); ++i)
-    if (x.shape()[i] == shape[lead + i]) view.strides[lead + i] = x.strides()[i];
+  view.strides = broadcast_strides(x, shape);
   view.shape = shape;
   return view;
 }

@@ -12,7 +12,6 @@
 #include "ops/matmul.h"
 #include "ops/op.h"
 #include "ops/view.h"
-#include "tensor/tensor.h"
 
 namespace tern {
 
@@ -154,7 +153,7 @@ Tensor quantized_linear(const Tensor& x, const QuantizedWeight& weight, const Te
     fail(op, fmt::format("expected x and bias of one dtype but got {} and {}", name(x.dtype()), name(bias.dtype())));
   if (x.dims() == 0 || x.size(-1) != weight.in || (bias.defined() && bias.shape() != Shape{weight.out()}))
     fail(op, fmt::format("expected x (..., {}) and bias ({},) but got {} and {}", weight.in, weight.out(), to_string(x.shape()),
-                         bias.defined() ? to_string(bias.shape()) : "none"));
+                         detail::shape_or_none(bias)));
   if (needs_record({x, bias}))
     fail(op, "expected operands without gradients: a quantised weight is for inference; train the float32 model, or use NoGrad");
   Shape shape = x.shape();

@@ -10,7 +10,6 @@
 #include "ops/factory.h"
 #include "ops/kernels/random.h"
 #include "ops/op.h"
-#include "tensor/view.h"
 
 namespace tern {
 
@@ -132,7 +131,7 @@ struct Dropout {
 Tensor detail::dropout_at(const Tensor& x, double p, PhiloxState draws) { return call(Dropout{p, draws}, x); }
 
 Tensor dropout(const Tensor& x, double p, bool training) {
-  if (!(p >= 0 && p < 1)) fail("dropout", fmt::format("expected a probability in [0, 1) but got {}", p));
+  detail::check_probability("dropout", p);
   detail::check_floating("dropout", x.dtype());
   if (!training || p == 0) return x;
   return detail::dropout_at(x, p, context().generator.reserve(x.numel()));

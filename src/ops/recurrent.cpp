@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include "ops/factory.h"
-#include "ops/kernels/recurrent.h"
+#include "ops/kernels/pointwise.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
-#include "tensor/tensor.h"
 
 namespace tern {
 

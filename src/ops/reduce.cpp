@@ -14,8 +14,6 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
-#include "tensor/sizes.h"
-#include "tensor/view.h"
 
 namespace tern {
 

@@ -10,7 +10,6 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/view.h"
 
 // Images at other sizes: transposed convolutions, pooling to a given size, interpolation. All are compositions.
 namespace tern {

@@ -9,8 +9,6 @@
 #include "ops/index.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
-#include "tensor/sizes.h"
-#include "tensor/view.h"
 
 namespace tern {
 
@@ -82,14 +80,10 @@ struct Broadcast {
 
   Result<Tensor> forward(const Tensor& x) const {
     const int lead = shape.size() - x.dims();
-    Strides strides = Strides::filled(shape.size(), 0);
     bool fits = lead >= 0 && checked_product(shape);
-    for (int i = 0; fits && i < x.dims(); ++i) {
-      fits = x.shape()[i] == shape[lead + i] || x.shape()[i] == 1;
-      if (x.shape()[i] == shape[lead + i]) strides[lead + i] = x.strides()[i];
-    }
+    for (int i = 0; fits && i < x.dims(); ++i) fits = x.shape()[i] == shape[lead + i] || x.shape()[i] == 1;
     if (!fits) fail(op.name, fmt::format("expected a shape that {} broadcasts to but got {}", to_string(x.shape()), to_string(shape)));
-    return {x.window(shape, strides, x.offset())};
+    return {x.window(shape, broadcast_strides(x, shape), x.offset())};
   }
   Tensors backward(const Backward& call) const { return {sum_to(call.grad(), from)}; }
 };

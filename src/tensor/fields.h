@@ -31,6 +31,13 @@ constexpr std::size_t field_count() {
   else return field_count<A, N - 1>();
 }
 
+template <class Field, class F>
+void visit_field(Field& field, F& f) {
+  using Type = std::remove_const_t<Field>;
+  static_assert(!std::is_same_v<Type, Tensors>, "a list among the fields: give each of its tensors a field");
+  if constexpr (std::is_same_v<Type, Tensor>) f(field);
+}
+
 }  // namespace detail
 
 /// Returns f(field, ...) of all fields of an aggregate, which has up to 12 and no array among them.
@@ -79,20 +86,10 @@ constexpr auto with_fields(A& a, F&& f) {
   }
 }
 
-/// Calls f(field) for each field.
-template <class A, class F>
-constexpr void for_each_field(A& a, F&& f) {
-  with_fields(a, [&f](auto&... fields) { (f(fields), ...); });
-}
-
-/// Calls f(tensor) for each tensor among the fields, those of lists included.
+/// Calls f(tensor) for each tensor among the fields, of which none is a list of tensors.
 template <class A, class F>
 void for_each_tensor(A& a, F&& f) {
-  for_each_field(a, [&f]<class Field>(Field& field) {
-    if constexpr (std::is_same_v<std::remove_const_t<Field>, Tensor>) f(field);
-    else if constexpr (std::is_same_v<std::remove_const_t<Field>, Tensors>)
-      for (auto& x : field) f(x);
-  });
+  with_fields(a, [&f](auto&... fields) { (detail::visit_field(fields, f), ...); });
 }
 
 }  // namespace tern

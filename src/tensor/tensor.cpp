@@ -284,6 +284,14 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where) {
   return result;
 }
 
+Strides broadcast_strides(const Tensor& x, const Shape& shape) {
+  Strides strides = Strides::filled(shape.size(), 0);
+  const int lead = shape.size() - x.dims();
+  for (int i = 0; i < x.dims(); ++i)
+    if (x.shape()[i] == shape[lead + i]) strides[lead + i] = x.strides()[i];
+  return strides;
+}
+
 static void check_device(const char* where, Device expected, const Tensor& x) {
   if (x.device() != expected)
     fail(where, fmt::format("expected tensors on one device but got {} and {}", to_string(expected), to_string(x.device())));

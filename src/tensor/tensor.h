@@ -200,6 +200,8 @@ int normalize_dim(int dim, int dims, const char* where);
 /// Shape that both broadcast to: dimensions are matched from the last, and a size of 1 is repeated. Throws Error that names `where` and
 /// both shapes if they do not match.
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where);
+/// Strides by which x is read in a shape that it broadcasts to: 0 along the dimensions that repeat it.
+Strides broadcast_strides(const Tensor& x, const Shape& shape);
 
 /// @{
 /// Throws Error that names `where` and both devices unless all defined tensors are on one device.

@@ -1,10 +1,9 @@
 // Limits of control groups, in made-up trees of both versions.
-#include "backend/control_group.h"
-
 #include <filesystem>
 #include <limits>
 
 #include "backend/memory.h"
+#include "backend/threads.h"
 #include "catch.h"
 #include "files.h"
 

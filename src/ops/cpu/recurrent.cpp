@@ -1,7 +1,6 @@
-#include "ops/kernels/recurrent.h"
-
 #include "ops/cpu/loops.h"
 #include "ops/kernels/math.h"
+#include "ops/kernels/pointwise.h"
 #include "tensor/dispatch.h"
 
 namespace tern::kernels {
