@@ -1,8 +1,10 @@
-// LSTM and GRU against their recurrences in plain loops, float64.
+// LSTM and GRU against their cells, step by step.
+#include "ops/recurrent.h"
+
 #include "nn/fixture.h"
 #include "ops/autocast.h"
 #include "ops/factory.h"
-#include "ops/gradcheck.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -12,81 +14,38 @@ using namespace tern;
 
 namespace {
 
-using Doubles = std::vector<double>;
-using Rows = std::vector<Doubles>;  ///< rows of a matrix
-
-Rows rows_of(const Tensor& x) {  // (..., N)
-  const Doubles all = cast(contiguous(x.detach()), DType::f64).to_vector<double>();
-  const auto width = static_cast<std::size_t>(x.size(-1));
-  Rows rows;
-  for (std::size_t i = 0; i < all.size(); i += width)
-    rows.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(i), all.begin() + static_cast<std::ptrdiff_t>(i + width));
-  return rows;
-}
-
-double logistic(double x) { return 1 / (1 + std::exp(-x)); }
-
-Doubles product(const Rows& w, const Doubles& x, const Doubles& bias) {
-  Doubles y = bias.empty() ? Doubles(w.size()) : bias;
-  for (std::size_t i = 0; i < w.size(); ++i)
-    for (std::size_t j = 0; j < x.size(); ++j) y[i] += w[i][j] * x[j];
-  return y;
-}
-
-struct Reference {
-  bool is_lstm;
-  const nn::RecurrentLayers& layers;
-
-  /// One sequence: y (T, D H), and h and c after it, (layers D, H).
-  struct Result {
-    Rows y, h, c;
-  };
-  Result operator()(Rows x, const Rows& h0, const Rows& c0) const {
-    Result result;
-    const auto hidden = static_cast<std::size_t>(layers.hidden), ways = static_cast<std::size_t>(layers.ways());
-    for (std::size_t layer = 0; layer < layers.directions.size() / ways; ++layer) {
-      Rows y(x.size());
-      for (std::size_t way = 0; way < ways; ++way) {
-        const nn::RecurrentWeights& w = layers.directions[layer * ways + way];
-        const Rows w_ih = rows_of(w.weight_ih), w_hh = rows_of(w.weight_hh);
-        const Doubles b_ih = w.bias_ih.defined() ? rows_of(w.bias_ih)[0] : Doubles();
-        const Doubles b_hh = w.bias_hh.defined() ? rows_of(w.bias_hh)[0] : Doubles();
-        Doubles h = h0.empty() ? Doubles(hidden) : h0[layer * ways + way], c = c0.empty() ? Doubles(hidden) : c0[layer * ways + way];
-        Rows outputs(x.size());
-        for (std::size_t t = 0; t < x.size(); ++t) {
-          const std::size_t now = way == 0 ? t : x.size() - 1 - t;
-          const Doubles a = product(w_ih, x[now], b_ih), b = product(w_hh, h, b_hh);
-          for (std::size_t i = 0; i < hidden; ++i) {
-            const auto at = [&](const Doubles& v, std::size_t gate) { return v[gate * hidden + i]; };
-            if (is_lstm) {
-              c[i] = logistic(at(a, 1) + at(b, 1)) * c[i] + logistic(at(a, 0) + at(b, 0)) * std::tanh(at(a, 2) + at(b, 2));
-              h[i] = logistic(at(a, 3) + at(b, 3)) * std::tanh(c[i]);
-            } else {
-              const double r = logistic(at(a, 0) + at(b, 0)), z = logistic(at(a, 1) + at(b, 1));
-              h[i] = (1 - z) * std::tanh(at(a, 2) + r * at(b, 2)) + z * h[i];
-            }
-          }
-          outputs[now] = h;
-        }
-        for (std::size_t t = 0; t < x.size(); ++t) y[t].insert(y[t].end(), outputs[t].begin(), outputs[t].end());
-        result.h.push_back(h);
-        result.c.push_back(c);
-      }
-      x = y;
-    }
-    result.y = x;
-    return result;
-  }
+struct Result {
+  Tensor y, h, c;  ///< (B, T, D H), and the last states (L D, B, H)
 };
 
-Doubles joined(const Rows& rows) {
-  Doubles all;
-  for (const Doubles& row : rows) all.insert(all.end(), row.begin(), row.end());
-  return all;
+/// Layers, directions and steps one after another, of x (B, T, in), with the cells that the op table tests.
+Result recurrence(bool is_lstm, const nn::RecurrentLayers& layers, Tensor x, const Tensor& h0, const Tensor& c0) {
+  const auto ways = static_cast<std::size_t>(layers.ways());
+  const std::int64_t steps = x.size(1);
+  Tensors last_h, last_c;
+  for (std::size_t first = 0; first < layers.directions.size(); first += ways) {
+    Tensors of_ways;
+    for (std::size_t way = 0; way < ways; ++way) {
+      const nn::RecurrentWeights& w = layers.directions[first + way];
+      const auto state = [&](const Tensor& all) {
+        return all.defined() ? select(all, 0, std::int64_t(first + way)) : zeros({x.size(0), layers.hidden});
+      };
+      Tensor h = state(h0), c = state(c0);
+      Tensors outputs(static_cast<std::size_t>(steps));
+      for (std::int64_t t = 0; t < steps; ++t) {
+        const std::int64_t now = way == 0 ? t : steps - 1 - t;
+        const Tensor a = linear(select(x, 1, now), w.weight_ih, w.bias_ih), b = linear(h, w.weight_hh, w.bias_hh);
+        const LSTMState after = is_lstm ? lstm_cell(a, b, c) : LSTMState{gru_cell(a, b, h), c};
+        h = after.h, c = after.c;
+        outputs[static_cast<std::size_t>(now)] = h;
+      }
+      of_ways.push_back(stack(outputs, 1));
+      last_h.push_back(h), last_c.push_back(c);
+    }
+    x = cat(of_ways, 2);
+  }
+  return {x, stack(last_h, 0), stack(last_c, 0)};
 }
-
-/// State (L, B, H) of one row of the batch.
-Rows state_of(const Tensor& state, std::int64_t row) { return state.defined() ? rows_of(select(state, 1, row)) : Rows(); }
 
 constexpr std::int64_t batch = 3, steps = 5, in = 4, hidden = 3;
 
@@ -94,32 +53,28 @@ void check(bool is_lstm, const nn::RecurrentOptions& o, bool has_state) {
   const std::int64_t states = o.layers * (o.bidirectional ? 2 : 1);
   const nn::LSTM lstm(in, hidden, o);
   const nn::GRU gru(in, hidden, o);
-  const Reference reference{is_lstm, is_lstm ? lstm.layers : gru.layers};
-  const Tensor x = o.batch_first ? randn({batch, steps, in}) : randn({steps, batch, in});
-  const Tensor h = has_state ? randn({states, batch, hidden}) : Tensor();
-  const Tensor c = has_state && is_lstm ? randn({states, batch, hidden}) : Tensor();
-  Tensor y, h_last, c_last;
+  const Tensor x = randn({batch, steps, in}), given = o.batch_first ? x : transpose(x, 0, 1);
+  const Tensor h = has_state ? randn({states, batch, hidden}) : Tensor(),
+               c = has_state && is_lstm ? randn({states, batch, hidden}) : Tensor();
+  const Result want = recurrence(is_lstm, is_lstm ? lstm.layers : gru.layers, x, h, c);
+  const Tensor y = o.batch_first ? want.y : transpose(want.y, 0, 1);
   if (is_lstm) {
-    const nn::LSTMResult result = lstm(x, LSTMState{h, c});
-    y = result.y, h_last = result.state.h, c_last = result.state.c;
+    const nn::LSTMResult got = lstm(given, LSTMState{h, c});
+    CHECK(got.y.shape() == y.shape());
+    CHECK(distance(got.y, y) < 2e-6);
+    CHECK(distance(got.state.h, want.h) < 2e-6);
+    CHECK(distance(got.state.c, want.c) < 2e-6);
   } else {
-    const nn::GRUResult result = gru(x, h);
-    y = result.y, h_last = result.h;
-  }
-  CHECK(y.shape() == (o.batch_first ? Shape{batch, steps, states / o.layers * hidden} : Shape{steps, batch, states / o.layers * hidden}));
-  CHECK(h_last.shape() == Shape{states, batch, hidden});
-  for (std::int64_t row = 0; row < batch; ++row) {
-    const int batch_dim = o.batch_first ? 0 : 1;
-    const Reference::Result want = reference(rows_of(select(x, batch_dim, row)), state_of(h, row), state_of(c, row));
-    CHECK(distance(joined(rows_of(select(y, batch_dim, row))), joined(want.y)) < 2e-6);
-    CHECK(distance(joined(state_of(h_last, row)), joined(want.h)) < 2e-6);
-    if (is_lstm) CHECK(distance(joined(state_of(c_last, row)), joined(want.c)) < 2e-6);
+    const nn::GRUResult got = gru(given, h);
+    CHECK(got.y.shape() == y.shape());
+    CHECK(distance(got.y, y) < 2e-6);
+    CHECK(distance(got.h, want.h) < 2e-6);
   }
 }
 
 }  // namespace
 
-TEST_CASE("LSTM and GRU are their recurrences, with layers, directions, layouts and states", "[recurrent]") {
+TEST_CASE("LSTM and GRU are their cells step by step, with layers, directions, layouts and states", "[recurrent]") {
   manual_seed(11);
   for (const bool is_lstm : {true, false})
     for (const nn::RecurrentOptions& o : {nn::RecurrentOptions{},
@@ -131,48 +86,6 @@ TEST_CASE("LSTM and GRU are their recurrences, with layers, directions, layouts 
         INFO("lstm " << is_lstm << ", layers " << o.layers << ", bidirectional " << o.bidirectional << ", state " << has_state);
         check(is_lstm, o, has_state);
       }
-}
-
-namespace {
-
-/// Puts tensors in the places of a module's parameters, in the order of visit.
-struct Replace final : nn::Visitor {
-  Replace(const Tensors& tensors, std::size_t first) : all(tensors), next(first) {}
-  void on_parameter(const std::string&, Tensor& x) override { x = all[next++]; }
-  const Tensors& all;
-  std::size_t next;
-};
-
-template <class M, class F>
-void check_gradients_of(M module, Tensors inputs, F outputs) {
-  nn::to(module, DType::f64);
-  const std::size_t first = inputs.size();
-  for (const Tensor& x : nn::parameters(module)) inputs.push_back(x);
-  const GradcheckResult result = gradcheck(
-      [&](const Tensors& v) -> Tensors {
-        Replace(v, first).walk(module);
-        return outputs(module, v);
-      },
-      inputs);
-  INFO(result.message);
-  CHECK(result.ok);
-}
-
-}  // namespace
-
-TEST_CASE("gradients of LSTM and GRU are those of their recurrences", "[recurrent]") {
-  manual_seed(12);
-  const nn::RecurrentOptions o{.layers = 2, .bidirectional = true};
-  const auto leaf = [](const Shape& shape) { return randn(shape, 0, 1, DType::f64).set_requires_grad(); };
-  const Tensor x = leaf({2, 3, 2}), h = leaf({4, 2, 2}), c = leaf({4, 2, 2});
-  check_gradients_of(nn::LSTM(2, 2, o), {x, h, c}, [](const nn::LSTM& lstm, const Tensors& v) -> Tensors {
-    const nn::LSTMResult r = lstm(v[0], LSTMState{v[1], v[2]});
-    return {r.y, r.state.h, r.state.c};
-  });
-  check_gradients_of(nn::GRU(2, 2, o), {x, h}, [](const nn::GRU& gru, const Tensors& v) -> Tensors {
-    const nn::GRUResult r = gru(v[0], v[1]);
-    return {r.y, r.h};
-  });
 }
 
 TEST_CASE("a sequence in two parts with the state handed on is the whole one", "[recurrent]") {

@@ -38,33 +38,6 @@ void copy_parameters(const nn::Module& from, const nn::Module& into) {
 double deviation(const Tensor& x) { return std::sqrt(var(cast(x.detach(), DType::f64)).item<double>()); }
 double largest(const Tensor& x) { return max(abs(x.detach())).item<float>(); }
 
-/// Every pair of an option of the embeddings and a form of positions, plain and fused: states, loss and gradients.
-void check_embeddings(Device device) {
-  for (const nn::Positions positions : {nn::Positions::learned, nn::Positions::sinusoidal, nn::Positions::none, nn::Positions::rotary})
-    for (const bool scales : {false, true})
-      for (const double dropout : {0.0, 0.4}) {
-        CAPTURE(int(positions), scales, dropout);
-        nn::DecoderLMOptions o = small_options();
-        o.width = 12, o.positions = positions, o.scales_embeddings = scales, o.dropout = dropout;
-        manual_seed(2);
-        nn::DecoderLM plain(o);
-        nn::to(plain, device);
-        nn::DecoderLM fused = nn::clone(plain);
-        const Tensor ids = some_ids(2, length, device);
-        Tensor states[2];
-        for (nn::DecoderLM* model : {&plain, &fused}) {
-          const FusedKernels kernels(model == &fused);
-          manual_seed(9);  // for dropout
-          states[model == &fused] = model->hidden(ids);
-          sum(square(states[model == &fused])).backward();
-        }
-        CHECK(distance(states[0], states[1]) < 5e-6);
-        const Tensors a = nn::parameters(plain), b = nn::parameters(fused);
-        for (std::size_t i = 0; i + 2 < a.size(); ++i)  // but the head's
-          CHECK(distance(a[i].grad(), b[i].grad()) < 2e-5 * (1 + largest(a[i].grad())));
-      }
-}
-
 /// A model with sinusoidal positions is one whose learned table has the same rows: at once, at positions given, and with a cache.
 void check_sinusoids(Device device) {
   const NoGrad unrecorded;
@@ -100,8 +73,6 @@ void check_sinusoids(Device device) {
 
 }  // namespace
 
-TEST_CASE("Plain and fused embeddings agree with every option") { check_embeddings(cpu); }
-TEST_CASE("Plain and fused embeddings agree with every option on a GPU", "[cuda]") { check_embeddings(cuda()); }
 TEST_CASE("Sinusoidal positions are a table that is not learned") { check_sinusoids(cpu); }
 TEST_CASE("Sinusoidal positions on a GPU are a table that is not learned", "[cuda]") { check_sinusoids(cuda()); }
 

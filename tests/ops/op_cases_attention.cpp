@@ -225,6 +225,8 @@ void add_attention(Rows& rows) {
       {[=] { f(q, k, k, {.mask = {.key_lengths = i64({3})}}); }, {"key_lengths (2,)", "(3,)"}},
       {[=] { f(q, k, k, {.mask = {.key_lengths = sample({2})}}); }, {"i64", "f32"}},
       {[=] { f(q, k, k, {.mask = {.prefix = i64({2})}}); }, {"causal = true", "prefix"}},
+      {[=] { f(q, k, k, {.mask = {.causal = true, .prefix = i64({3})}}); }, {"prefix (2,)", "(3,)"}},
+      {[=] { f(q, k, k, {.mask = {.causal = true, .padding = sample({3, 6}, DType::boolean)}}); }, {"(2, 6)", "(3, 6)"}},
       {[=] { f(q, k, k, {.mask = {.window = 2}}); }, {"window 2", "causal = true"}},
       {[=] { f(q, k, k, {.mask = {.causal = true, .window = -1}}); }, {"window -1"}},
       {[=] { f(q, k, k, {.mask = {.causal = true, .prefix = i64({2}), .window = 2}}); }, {"window 2", "without a prefix"}},
