@@ -251,7 +251,7 @@ void add_random(Rows& rows) {
   Row row{"randperm", {}, {{[] { randperm(-1); }, {"-1"}}}};
   row.dtypes = {DType::i64};
   row.differentiable = false;
-  for (const std::int64_t n : sizes)
+  for (const std::int64_t n : {0, 1, 31, 33, 1025, 70000})
     row.cases.push_back({{},
                          [=](In in) -> Tensors {
                            manual_seed(seed);

@@ -1,9 +1,8 @@
-// Philox against the known answers of its authors, and the distributions drawn from it.
+// Philox against the known answers of its authors, and where a generator stands. What is drawn from its words is in the op table.
 #include "ops/random.h"
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "catch.h"
 #include "ops/factory.h"
@@ -21,19 +20,6 @@ template <int rounds = 10>
 Words words(std::uint64_t seed, std::uint64_t position, std::uint64_t stream) {
   const PhiloxBlock block = philox<rounds>(seed, position, stream);
   return {block.words, block.words + 4};
-}
-
-struct Moments {
-  double mean = 0, variance = 0, skew = 0, kurtosis = 0;
-};
-Moments moments(const std::vector<double>& values) {
-  Moments m;
-  const double n = static_cast<double>(values.size());
-  for (double v : values) m.mean += v / n;
-  for (double v : values) m.variance += (v - m.mean) * (v - m.mean) / n;
-  for (double v : values) m.skew += std::pow((v - m.mean) / std::sqrt(m.variance), 3) / n;
-  for (double v : values) m.kurtosis += std::pow((v - m.mean) / std::sqrt(m.variance), 4) / n;
-  return m;
 }
 
 constexpr std::int64_t many = 200000;
@@ -125,6 +111,11 @@ TEST_CASE("A seed reproduces its numbers, another one does not, and draws differ
   manual_seed(3);
   const auto wide = rand({100}, 0, 1, DType::f64).to_vector<double>();
   CHECK(std::equal(wide.begin(), wide.end(), first.begin(), [](double a, float b) { return static_cast<float>(a) == b; }));
+  // Dropout draws anew each time, and where it drops nothing it hands its input through.
+  const Tensor x = ones({100});
+  CHECK(dropout(x, 0.25).to_vector<float>() != dropout(x, 0.25).to_vector<float>());
+  CHECK(dropout(x, 0.25, false).is_same(x));
+  CHECK(dropout(x, 0).is_same(x));
 }
 
 /// Positions pass 2^32, and a block's words go to four elements in order.
@@ -146,21 +137,6 @@ static void check_far_positions(Device device) {
 }
 TEST_CASE("Draws go on past position 2^32") { check_far_positions(cpu); }
 TEST_CASE("Draws on a GPU go on past position 2^32", "[cuda]") { check_far_positions(cuda()); }
-
-TEST_CASE("Uniform numbers are uniform") {
-  manual_seed(1);
-  const auto values = rand({many}, -2, 6, DType::f64).to_vector<double>();
-  CHECK(*std::min_element(values.begin(), values.end()) >= -2);
-  CHECK(*std::max_element(values.begin(), values.end()) < 6);
-  const Moments m = moments(values);
-  CHECK(m.mean == Approx(2).margin(0.03));  // standard error 0.005
-  CHECK(m.variance == Approx(64.0 / 12).epsilon(0.02));
-  CHECK(std::abs(m.skew) < 0.03);
-  CHECK(m.kurtosis == Approx(1.8).margin(0.03));
-  std::vector<int> bins(16);
-  for (double v : values) ++bins[static_cast<std::size_t>((v + 2) * 2)];
-  for (int bin : bins) CHECK(std::abs(bin - many / 16) < 600);  // standard deviation 108
-}
 
 namespace {
 
@@ -252,11 +228,8 @@ TEST_CASE("The next smaller number of a 16-bit float") {
   CHECK(float(kernels::next_below(bf16(0.0f))) < 0);
 }
 
-TEST_CASE("randint draws each whole number equally often, for spans of up to 64 bits") {
+TEST_CASE("randint draws each whole number equally often, where it has to reject draws, for spans of up to 64 bits") {
   manual_seed(4);
-  const auto counts = bincount(randint(-3, 4, {70000}) + 3).to_vector<std::int64_t>();
-  REQUIRE(counts.size() == 7);
-  for (std::int64_t count : counts) CHECK(std::abs(count - 10000) < 500);  // standard deviation 93
   // A span of 3/4 of all draws, of 32 and of 64 bits: without rejection one number of two would be drawn twice as often as the other.
   for (const std::int64_t span : {std::int64_t(3) << 30, std::int64_t(3) << 61}) {
     INFO(span);
@@ -295,70 +268,6 @@ TEST_CASE("randint draws each whole number equally often, for spans of up to 64 
   for (int i = 0; i < 8; ++i)
     for (std::int64_t x : randint(0, 1000, {8}).to_vector<std::int64_t>()) parts.push_back(x);
   CHECK(parts == whole);
-}
-
-TEST_CASE("Normal numbers are normal") {
-  manual_seed(2);
-  const auto values = randn({many}, 1, 3, DType::f64).to_vector<double>();
-  const Moments m = moments(values);
-  CHECK(m.mean == Approx(1).margin(0.04));  // standard error 0.0067
-  CHECK(m.variance == Approx(9).epsilon(0.02));
-  CHECK(std::abs(m.skew) < 0.03);
-  CHECK(m.kurtosis == Approx(3).margin(0.06));
-  CHECK(std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }));
-  const auto within = std::count_if(values.begin(), values.end(), [](double v) { return std::abs(v - 1) < 3; });
-  CHECK(static_cast<double>(within) / many == Approx(0.6827).margin(0.006));
-  // Neighbours, which share a Box-Muller pair, do not depend on each other.
-  double correlation = 0;
-  for (std::size_t i = 0; i + 1 < values.size(); i += 2) correlation += (values[i] - 1) * (values[i + 1] - 1) / 9 / (many / 2.0);
-  CHECK(std::abs(correlation) < 0.015);
-}
-
-TEST_CASE("Bernoulli draws are 1 with the given probability") {
-  manual_seed(5);
-  for (double p : {0.0, 0.1, 0.5, 1.0}) {
-    double ones = 0;
-    for (float v : bernoulli({many}, p).to_vector<float>()) {
-      if (v != 0 && v != 1) FAIL_CHECK("drew " << v);
-      ones += v;
-    }
-    CHECK(ones / many == Approx(p).margin(0.006));
-    if (p == 0 || p == 1) CHECK(ones == p * many);
-  }
-  CHECK(bernoulli({3}, 1, DType::boolean).to_vector<bool>() == std::vector<bool>{true, true, true});
-}
-
-TEST_CASE("randperm is a permutation, and a different one each time") {
-  manual_seed(8);
-  for (std::int64_t n : {0, 1, 2, 31, 1025, 70000}) {
-    auto order = randperm(n).to_vector<std::int64_t>();
-    const bool in_order = std::is_sorted(order.begin(), order.end());
-    CHECK((n < 31 || !in_order));
-    std::sort(order.begin(), order.end());
-    std::vector<std::int64_t> all(static_cast<std::size_t>(n));
-    std::iota(all.begin(), all.end(), 0);
-    CHECK(order == all);
-  }
-  CHECK(randperm(100).to_vector<std::int64_t>() != randperm(100).to_vector<std::int64_t>());
-  // Each number is equally likely to come first.
-  std::vector<int> first(5);
-  for (int i = 0; i < 5000; ++i) ++first[static_cast<std::size_t>(randperm(5).to_vector<std::int64_t>()[0])];
-  for (int count : first) CHECK(std::abs(count - 1000) < 150);  // standard deviation 28
-}
-
-TEST_CASE("Dropout zeroes its share, scales the rest, and draws anew each time") {
-  manual_seed(9);
-  const Tensor x = ones({many});
-  const auto y = dropout(x, 0.25).to_vector<float>();
-  double zeros_seen = 0;
-  for (float v : y) {
-    if (v != 0 && v != Approx(4.0 / 3)) FAIL_CHECK("gave " << v);
-    zeros_seen += v == 0;
-  }
-  CHECK(zeros_seen / many == Approx(0.25).margin(0.006));
-  CHECK(dropout(x, 0.25).to_vector<float>() != y);
-  CHECK(dropout(x, 0.25, false).is_same(x));
-  CHECK(dropout(x, 0).is_same(x));
 }
 
 }  // namespace tern
