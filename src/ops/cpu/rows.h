@@ -172,16 +172,17 @@ template <int Bytes, int Accumulators, int Sums, class C, class Terms>
 }
 
 /// Several sums in one pass over a row of n elements: terms(at) returns an array of the summands, where at(p) is the element of the operand
-/// p, or a vector of elements. The order depends on n alone; blocks are added up in float64, so that the error of a long row is that of a
-/// block.
+/// p, or a vector of elements. The order depends on n alone; blocks are added up in float64, so that the error of a long row is that of 64
+/// additions, whatever the width of a vector.
 template <int Sums, class C, class Terms>
 [[gnu::always_inline]] inline std::array<double, Sums> sums(std::int64_t n, Terms&& terms) {
-  constexpr std::int64_t block = 4096;
+  constexpr int accumulators = 4;
+  constexpr std::int64_t block = 64 * accumulators * vector_bytes / int(sizeof(C));
   std::array<double, Sums> results = {};
   for (std::int64_t i = 0; i < n;) {
     const std::int64_t end = std::min(n, i + block);
     C totals[Sums] = {};
-    sum_vectors<vector_bytes, 4>(end, terms, i, totals);
+    sum_vectors<vector_bytes, accumulators>(end, terms, i, totals);
     sum_vectors<vector_bytes, 1>(end, terms, i, totals);
     if constexpr (vector_bytes > 16) sum_vectors<16, 1>(end, terms, i, totals);
     for (; i < end; ++i) {
