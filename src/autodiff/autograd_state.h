@@ -158,7 +158,7 @@ namespace detail {
 const TangentLink* tangents_of(const Tensor& x);
 /// True if jvp would follow results computed from x.
 bool carries_tangent(const Tensor& x);
-/// x.detach() with x's tangents.
+/// x.detach() with x's tangents; an undefined tensor stays one.
 Tensor without_history(const Tensor& x);
 }  // namespace detail
 

@@ -281,55 +281,30 @@ void detail::check_vectors(const char* where, const char* what, const Tensors& v
   }
 }
 
-namespace {
-
-/// f of separate leaves, and its floating outputs that depend on them.
-struct Call {
-  Tensors leaves, wanted, outputs;
-  std::vector<std::size_t> dependent;
-
-  Call(const TensorFunction& f, const Tensors& inputs) {
-    for (const Tensor& x : inputs) {
-      leaves.push_back(x.defined() ? detail::without_history(x) : x);
-      if (!x.defined() || !is_floating(x.dtype())) continue;
-      leaves.back().set_requires_grad();
-      wanted.push_back(leaves.back());
-    }
-    outputs = f(leaves);
-    for (std::size_t i = 0; i < outputs.size(); ++i)
-      if (outputs[i].defined() && outputs[i].requires_grad()) dependent.push_back(i);
-  }
-  Tensors detached_outputs() const {
-    Tensors result;
-    for (const Tensor& y : outputs) result.push_back(y.defined() ? detail::without_history(y) : y);
-    return result;
-  }
-};
-
-}  // namespace
-
 JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensors& cotangents) {
   const ScopedValue<ForwardLevel*> followed(context().tangents.level, context().grad ? context().tangents.level : nullptr);
   const GradMode recorded(true);
-  const Call call(f, inputs);
-  detail::check_vectors("vjp", "cotangent", cotangents, call.outputs);
-  Tensors outputs, vectors;
-  for (const std::size_t i : call.dependent) {
-    if (!cotangents[i].defined()) continue;
-    outputs.push_back(call.outputs[i]);
+  Tensors leaves, wanted;  // leaves of their own, and the floating ones
+  for (const Tensor& x : inputs) {
+    leaves.push_back(detail::without_history(x));
+    if (x.defined() && is_floating(x.dtype())) wanted.push_back(leaves.back().set_requires_grad());
+  }
+  const Tensors made = f(leaves);
+  detail::check_vectors("vjp", "cotangent", cotangents, made);
+  Tensors outputs, vectors, found(wanted.size());
+  JacobianProduct result;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    result.outputs.push_back(detail::without_history(made[i]));
+    if (!made[i].defined() || !made[i].requires_grad() || !cotangents[i].defined()) continue;
+    outputs.push_back(made[i]);
     vectors.push_back(detail::without_history(cotangents[i]));
   }
-  Tensors found(call.wanted.size());
-  if (!outputs.empty() && !call.wanted.empty()) found = grad(outputs, call.wanted, vectors);
-  JacobianProduct result{call.detached_outputs(), {}};
+  if (!outputs.empty() && !wanted.empty()) found = grad(outputs, wanted, vectors);
   std::size_t next = 0;
-  for (const Tensor& x : call.leaves) {
-    Tensor product;
-    if (x.defined() && x.requires_grad()) {
-      product = found[next++];
-      if (!product.defined()) product = detail::zeros_as(x);
-    }
-    result.products.push_back(product);
+  for (const Tensor& x : leaves) {
+    const bool is_wanted = x.defined() && x.requires_grad();
+    const Tensor product = is_wanted ? found[next++] : Tensor();
+    result.products.push_back(is_wanted && !product.defined() ? detail::zeros_as(x) : product);
   }
   return result;
 }

@@ -78,7 +78,7 @@ class Reference final : public detail::ReferenceTangents {
   void find(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& reference) override {
     Tensors own;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      own.push_back(inputs[i].defined() ? detail::without_history(inputs[i]) : inputs[i]);
+      own.push_back(detail::without_history(inputs[i]));
       if (inputs[i].defined() && tangents_[i].defined()) set_tangent(own[i], level_, tangents_[i]);
     }
     const CarryTangents carried(&level_);
@@ -108,7 +108,7 @@ bool is_alike(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() 
 struct OneCall final : Node {
   OneCall(const char* name, std::span<const Tensor> tensors) : Node(name) {
     saved.reserve(tensors.size());
-    for (const Tensor& x : tensors) saved.emplace_back(x.defined() ? detail::without_history(x) : x);
+    for (const Tensor& x : tensors) saved.emplace_back(detail::without_history(x));
   }
   Tensors backward(const Backward&) override { return {}; }
 };
@@ -261,7 +261,7 @@ JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensor
   const CarryTangents carried(level.get());
   Tensors in;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    in.push_back(inputs[i].defined() ? detail::without_history(inputs[i]) : inputs[i]);
+    in.push_back(detail::without_history(inputs[i]));
     if (tangents[i].defined()) set_tangent(in[i], *level, detail::without_history(tangents[i]));
   }
   const Tensors outputs = f(in);
@@ -269,7 +269,7 @@ JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensor
   for (const Tensor& y : outputs) {
     Tensor product = y.defined() ? tangent_of(y, *level, "jvp") : Tensor();
     if (!product.defined() && y.defined() && is_floating(y.dtype())) product = detail::zeros_as(y);
-    result.products.push_back(product.defined() ? detail::without_history(product) : product);
+    result.products.push_back(detail::without_history(product));
     result.outputs.push_back(y.defined() ? without_tangent(y, *level) : y);
   }
   return result;

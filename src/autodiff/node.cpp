@@ -31,6 +31,7 @@ bool detail::carries_tangent(const Tensor& x) {
 }
 
 Tensor detail::without_history(const Tensor& x) {
+  if (!x.defined()) return x;
   Tensor result = x.detach();
   if (const AutogradState* const state = autograd_state(x); state && state->tangents)
     ensure_autograd_state(result).tangents = state->tangents;
@@ -145,8 +146,7 @@ void detail::attach(Ref<Node> node, std::span<const Tensor> outputs, const Tenso
     std::int32_t output = -1;
     for (std::size_t i = 0; i < outputs.size(); ++i)
       if (x.is_same(outputs[i])) output = static_cast<std::int32_t>(i);
-    if (output >= 0) node->saved.emplace_back(x, *node, static_cast<std::uint32_t>(output));
-    else node->saved.emplace_back(x);
+    node->saved.emplace_back(x, output);
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!is_floating(outputs[i].dtype())) continue;
@@ -257,24 +257,9 @@ void Tensor::set_grad(const Tensor& gradient) {
 
 Tensor Tensor::detach() const { return window(shape(), strides(), offset()); }
 
-/// Saved tensor as hooks packed it, and the edge along which its gradient flows.
-struct Saved::Packed {
-  Ref<PackedTensor> tensor;
-  Edge history;
-};
-
-Saved::Saved(Saved&&) noexcept = default;
-Saved::~Saved() = default;
-
-Saved::Saved(const Tensor& x) {
+Saved::Saved(const Tensor& x, std::int32_t output) : output_(output) {
   if (!x.defined() || pack(x)) return;
-  tensor_ = x;
-  version_ = x.version();
-}
-
-Saved::Saved(const Tensor& x, const Node&, std::uint32_t output) : output_(static_cast<std::int32_t>(output)) {
-  if (pack(x)) return;
-  tensor_ = detail::without_history(x);
+  tensor_ = output < 0 ? x : detail::without_history(x);
   version_ = x.version();
 }
 
@@ -283,16 +268,16 @@ bool Saved::pack(const Tensor& x) {
   const AutogradState* state = autograd_state(x);
   const bool is_leaf = !state || !state->node;
   if (is_leaf && x.requires_grad()) return false;
-  Edge history;  // for an output of the owner this is the owner, set by unpack
-  if (!is_leaf && state->requires_grad && output_ < 0) history = {state->node, state->output};
-  packed_ = std::make_unique<const Packed>(Packed{context().saved_tensor_hooks->pack(detail::without_history(x)), std::move(history)});
+  // For an output of the owner this is the owner, set by unpack.
+  if (!is_leaf && state->requires_grad && output_ < 0) history_ = {state->node, state->output};
+  packed_ = context().saved_tensor_hooks->pack(detail::without_history(x));
   return true;
 }
 
 Tensor Saved::unpack(const char* op) const {
   if (packed_) {
-    const Tensor x = detail::without_history(packed_->tensor->unpack(op));
-    if (packed_->history.node) set_history(x, packed_->history);
+    const Tensor x = detail::without_history(packed_->unpack(op));
+    if (history_.node) set_history(x, history_);
     return x;
   }
   if (tensor_.defined() && tensor_.version() != version_)

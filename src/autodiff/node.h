@@ -1,7 +1,6 @@
 #pragma once
 #include <functional>
 #include <initializer_list>
-#include <memory>
 #include <string>
 
 #include "tensor/tensor.h"
@@ -10,6 +9,17 @@
 namespace tern {
 
 struct Node;
+
+/// Edge of the graph, along which a gradient flows: to an output of the op that `node` records, or to the leaf that it accumulates into.
+struct Edge {
+  Ref<Node> node;            ///< null if no gradient is required
+  std::uint32_t output = 0;  ///< index of the output; 0 for a leaf
+};
+
+/// Makes x, a tensor without history, the output that the edge names.
+void set_history(const Tensor& x, const Edge& edge);
+/// Edge along which a tensor's gradient flows; its node is null if none is required.
+Edge edge_of(const Tensor& x);
 
 /// Form in which hooks keep a tensor that an op saves for backward.
 struct PackedTensor : RefCounted {
@@ -33,12 +43,8 @@ class SavedTensorHooks {
 /// Tensor saved for backward. An output of the op itself is kept without its history, which would be a reference cycle.
 class Saved {
  public:
-  /// Saves output number `output` of the op that `owner` records.
-  Saved(const Tensor& x, const Node& owner, std::uint32_t output);
-  /// Saves an input or an intermediate result of an op; it may be undefined.
-  explicit Saved(const Tensor& x);
-  Saved(Saved&&) noexcept;  ///< leaves the source empty
-  ~Saved();
+  /// Saves output number `output` of an op, or, if that is negative, an input or an intermediate result, which may be undefined.
+  explicit Saved(const Tensor& x, std::int32_t output = -1);
   /// Returns the saved tensor with its history. Throws Error if it was edited in place since.
   Tensor unpack(Node& owner) const;
   /// The same for a tensor that is not an output of the node's op; `op` is for messages.
@@ -49,13 +55,13 @@ class Saved {
   const Tensor& kept() const { return tensor_; }
 
  private:
-  struct Packed;
   bool pack(const Tensor& x);
 
   Tensor tensor_;
   std::uint32_t version_ = 0;
   std::int32_t output_ = -1;
-  std::unique_ptr<const Packed> packed_;
+  Ref<PackedTensor> packed_;  ///< what hooks made of the tensor, or null
+  Edge history_;              ///< along which the gradient of a packed tensor flows
 };
 
 namespace kernels {
@@ -110,17 +116,6 @@ struct Op {
   Takes takes = Takes::any;               ///< dtypes that it accepts
   Tangent tangent = Tangent::transposed;  ///< its derivative in forward mode
 };
-
-/// Edge of the graph, along which a gradient flows: to an output of the op that `node` records, or to the leaf that it accumulates into.
-struct Edge {
-  Ref<Node> node;            ///< null if no gradient is required
-  std::uint32_t output = 0;  ///< index of the output; 0 for a leaf
-};
-
-/// Makes x, a tensor without history, the output that the edge names.
-void set_history(const Tensor& x, const Edge& edge);
-/// Edge along which a tensor's gradient flows; its node is null if none is required.
-Edge edge_of(const Tensor& x);
 
 /// Recorded call of an op. The tensors that it saves are listed, so that memory can be counted, and freed after the backward pass.
 struct Node : RefCounted {
