@@ -4,7 +4,7 @@
 
 #include "autodiff/engine.h"
 #include "binding.h"
-#include "module_call.h"
+#include "modules.h"
 #include "ops/factory.h"
 #include "ops/gradcheck.h"
 

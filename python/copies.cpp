@@ -8,8 +8,6 @@
 // Note [Pickled modules]
 // A class of Python's is pickled as others are, by its attributes. A ready module is its class, the arguments that make one like it, and
 // all its tensors and modes by name. Making one draws no random numbers.
-#include "copies.h"
-
 #include <nanobind/stl/tuple.h>
 
 #include <cstring>
@@ -17,6 +15,7 @@
 #include <tuple>
 
 #include "autodiff/autograd_state.h"
+#include "modules.h"
 #include "ops/factory.h"
 
 namespace tern::python {

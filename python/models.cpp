@@ -7,8 +7,7 @@
 #include <thread>
 #include <tuple>
 
-#include "copies.h"
-#include "module_call.h"
+#include "modules.h"
 #include "names.h"
 #include "nn/generate.h"
 #include "nn/init.h"
@@ -74,8 +73,7 @@ void bind_attention(nb::module_& m) {
          const DeviceLike& device) { new (self) nn::FeedForward(width, hidden, {activation, gated, bias, dropout, device.get()}); },
       "width"_a, "hidden"_a, nb::kw_only(), "activation"_a = choice(nn::Activation::gelu), "gated"_a = false, "bias"_a = true,
       "dropout"_a = 0, "device"_a = nb::none());
-  const auto feed = [](const nn::FeedForward& module, const Tensor& x) { return module.forward(x); };
-  feed_forward.def("__call__", feed, "x"_a, Released()).def("forward", feed, "x"_a, Released());
+  takes_tensor(feed_forward);
   child(feed_forward, "fc", &nn::FeedForward::fc);
   child(feed_forward, "proj", &nn::FeedForward::proj);
   child(feed_forward, "gate", &nn::FeedForward::gate);

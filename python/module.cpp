@@ -1,5 +1,5 @@
 // tern._core, the extension. The package tern (python/tern) gives its parts their places.
-#include "copies.h"
+#include "modules.h"
 
 NB_MODULE(_core, m) {
   using namespace tern::python;

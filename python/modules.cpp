@@ -4,12 +4,12 @@
 // visit is the only reflection there is (nn/module.h), and a class of Python's has it by its attributes: members() of nn.Module gives them
 // by name, and those that are tensors or modules, or lists, tuples or dicts of such, are shown to the visitor. All else, parameters,
 // saving, moving, summaries and the names in errors, is the library's own.
+#include "modules.h"
+
 #include <nanobind/trampoline.h>
 
 #include <set>
 
-#include "copies.h"
-#include "module_call.h"
 #include "names.h"
 #include "nn/module.h"
 #include "nn/summary.h"

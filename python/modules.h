@@ -1,9 +1,19 @@
 #pragma once
-// Copies and pickles: Note [Pickled modules].
+// What bindings of modules share: calls of forward, and copies and pickles (Note [Pickled modules]).
 #include "binding.h"
 #include "nn/module.h"
 
 namespace tern::python {
+
+/// The text, for as long as the program runs.
+const char* kept_name(const std::string& name);
+
+/// m(x) of a module that takes a tensor and gives one.
+template <class M>
+void takes_tensor(nb::class_<M, nn::Module>& bound) {
+  const auto call = [](const M& module, const Tensor& x) { return module(x); };
+  bound.def("__call__", call, "x"_a, Released()).def("forward", call, "x"_a, Released());
+}
 
 /// Sets the arguments of the constructor that make a module like this one; the device is added.
 using Arguments = void (*)(const nn::Module& module, nb::dict& arguments);
