@@ -118,7 +118,7 @@ void bind_layer(nb::module_& m) {
       "rope_pairs"_a = choice(RopePairs::adjacent), "cross"_a = false, "device"_a = nb::none());
   const auto run = [](const nn::TransformerLayer& module, const Tensor& x, const AttentionMask& mask, const MaybeTensor& memory,
                       const AttentionMask& memory_mask) {
-    return memory ? module.forward(x, mask, *memory, memory_mask) : module.forward(x, mask);
+    return module.forward(x, mask, given(memory), memory_mask);
   };
   layer.def("__call__", run, "x"_a, "mask"_a = AttentionMask(), "memory"_a = nb::none(), "memory_mask"_a = AttentionMask(), Released(),
             "x (B, T, width) -> (B, T, width); a memory is for a layer with `cross`.");

@@ -38,27 +38,9 @@ std::string Linear::settings() const {
          (is_quantized ? std::string(", ") + tern::name(quantized.format) : "");
 }
 
-Tensor Linear::product(const Tensor& x, const Tensor& added) const {
+Tensor Linear::forward(const Tensor& x, const Tensor& added) const {
   const ModuleScope scope(this, "Linear");
   return quantized.defined() ? quantized.linear(x, quantized, added) : linear(x, weight, added);
-}
-
-Tensor Linear::forward(const Tensor& x) const { return product(x, bias); }
-Tensor Linear::forward_without_bias(const Tensor& x) const { return product(x, {}); }
-
-Tensor Linear::activated(Activation activation, const Tensor& x) const {
-  if (quantized.defined() || activation != Activation::gelu_tanh) return activate(activation, forward(x));
-  const ModuleScope scope(this, "Linear");
-  return linear_gelu(x, weight, bias);
-}
-
-Tensor Linear::activated(Activation activation, const Tensor& x, const Linear& next, bool adds_next_bias) const {
-  if (quantized.defined() || next.quantized.defined() || activation != Activation::gelu_tanh) {
-    const Tensor hidden = activated(activation, x);
-    return adds_next_bias ? next.forward(hidden) : next.forward_without_bias(hidden);
-  }
-  const ModuleScope scope(this, "Linear");
-  return feed_forward_gelu(x, weight, bias, next.weight, adds_next_bias ? next.bias : Tensor());
 }
 
 Tensor Linear::cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options) const {

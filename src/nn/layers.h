@@ -21,9 +21,8 @@ struct QuantizedForm : QuantizedWeight {
   decltype(&quantized_embedding) embedding = nullptr;  ///< quantized_embedding, if the weight is defined
 };
 
-/// Linear layer, y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) are initialized uniformly in +-1 / sqrt(in). All
-/// products with the weight are here, so that another form of weight (of low rank, say) only changes this class. A quantized layer
-/// (nn/layers.h) has `quantized` in place of the weight, and no fused products.
+/// Linear layer, y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) are initialized uniformly in +-1 / sqrt(in). A
+/// quantized layer (nn::quantize) has `quantized` in place of the weight, and no fused products.
 struct Linear final : Callable<Linear> {
   Linear() = default;
   /// Creates a layer with new parameters in f32, drawn from this thread's generator. Throws Error for sizes below 1.
@@ -31,13 +30,9 @@ struct Linear final : Callable<Linear> {
   void visit(Visitor& v) override;
   std::string settings() const override;
   /// x (..., in) of the weight's dtype -> (..., out). Throws Error for another last size.
-  Tensor forward(const Tensor& x) const;
-  /// x W^T, for a caller that adds the bias in its own kernel: see ResidualStream.
-  Tensor forward_without_bias(const Tensor& x) const;
-  /// activate(activation, forward(x)); gelu_tanh is the epilogue of the product (linear_gelu).
-  Tensor activated(Activation activation, const Tensor& x) const;
-  /// next.forward(activated(activation, x)), or without next's bias; with gelu_tanh it is one op (feed_forward_gelu).
-  Tensor activated(Activation activation, const Tensor& x, const Linear& next, bool adds_next_bias) const;
+  Tensor forward(const Tensor& x) const { return forward(x, bias); }
+  /// x W^T + added, (out) or undefined: for a caller that adds the bias in its own kernel, see ResidualStream.
+  Tensor forward(const Tensor& x, const Tensor& added) const;
   /// cross_entropy(forward(x), targets, options), for which the whole logits are never in memory (linear_cross_entropy).
   Tensor cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options = {}) const;
 
@@ -47,13 +42,10 @@ struct Linear final : Callable<Linear> {
   Tensor weight;            ///< (out, in); undefined if quantized
   Tensor bias;              ///< (out), or undefined
   QuantizedForm quantized;  ///< the weight's quantized form, set by nn::quantize
-
- private:
-  Tensor product(const Tensor& x, const Tensor& added) const;
 };
 
 /// Embedding: rows of a table (count, width) at i64 ids (...): (..., width). The table is initialized as N(0, 1). A quantized one
-/// (nn/layers.h) has `quantized` in its place.
+/// (nn::quantize) has `quantized` in its place.
 struct Embedding final : Callable<Embedding> {
   Embedding() = default;
   /// Creates a table in f32, drawn from this thread's generator. Throws Error for sizes below 1.

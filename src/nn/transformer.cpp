@@ -11,6 +11,7 @@
 #include "nn/init.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
@@ -31,66 +32,43 @@ void FeedForward::visit(Visitor& v) {
 
 Tensor FeedForward::forward(const Tensor& x, bool adds_bias) const {
   const ModuleScope scope(this, "FeedForward");
-  const bool drops = drop.training && drop.p > 0;
-  if (!gate && !drops) return fc.activated(activation, x, proj, adds_bias);
+  const Tensor proj_bias = adds_bias ? proj.bias : Tensor();
+  const bool drops = drop.training && drop.p > 0, fuses = activation == Activation::gelu_tanh && !gate && !fc.quantized.defined();
   Tensor hidden;
-  if (gate) {
+  if (fuses) {
+    const ModuleScope in_fc(&fc, "Linear");
+    if (!drops && !proj.quantized.defined()) return feed_forward_gelu(x, fc.weight, fc.bias, proj.weight, proj_bias);
+    hidden = linear_gelu(x, fc.weight, fc.bias);
+  } else if (gate) {
     const Tensor gated = gate->forward(x), up = fc.forward(x);
     hidden = activation == Activation::silu ? swiglu(gated, up) : activate(activation, gated) * up;
   } else {
-    hidden = fc.activated(activation, x);
+    hidden = activate(activation, fc.forward(x));
   }
-  if (drops) hidden = drop.forward(hidden);
-  return adds_bias ? proj.forward(hidden) : proj.forward_without_bias(hidden);
+  return proj.forward(drops ? drop.forward(hidden) : hidden, proj_bias);
 }
 
-void ResidualStream::add(const Tensor& branch, const Linear& proj, const Dropout& drop) {
-  defer(proj.forward_without_bias(branch), proj.bias, drop);
-}
-
-void ResidualStream::add(const Tensor& branch, const FeedForward& ff, const Dropout& drop) {
-  defer(ff.forward(branch, false), ff.proj.bias, drop);
-}
-
-void ResidualStream::defer(const Tensor& product, const Tensor& bias, const Dropout& drop) {
-  x_ = value();
-  pending_ = product;
-  options_ = {.bias = bias, .dropout = drop.p, .training = drop.training};
+void ResidualStream::add(const Tensor& branch, const Tensor& bias, const Dropout& drop) {
+  x = value();
+  pending = branch;
+  options = {.bias = bias, .dropout = drop.p, .training = drop.training};
 }
 
 Tensor ResidualStream::normalized(const Norm& norm) {
-  if (!pending_.defined()) return norm.forward(x_);
-  ResidualNorm joined = norm.forward(pending_, x_, options_);
-  x_ = std::move(joined.sum);
-  pending_ = {};
+  if (!pending.defined()) return norm.forward(x);
+  ResidualNorm joined = norm.forward(pending, x, options);
+  x = std::move(joined.sum);
+  pending = {};
   return joined.y;
 }
 
 Tensor ResidualStream::value() {
-  if (pending_.defined()) {
-    const Tensor branch = options_.bias.defined() ? pending_ + options_.bias : pending_;
-    x_ = x_ + dropout(branch, options_.dropout, options_.training);
-    pending_ = {};
+  if (pending.defined()) {
+    const Tensor branch = options.bias.defined() ? pending + options.bias : pending;
+    x = x + dropout(branch, options.dropout, options.training);
+    pending = {};
   }
-  return x_;
-}
-
-void ResidualStream::checkpointed(CheckpointPolicy policy, const Tensors& inputs,
-                                  std::function<void(ResidualStream&, const Tensors&)> add) {
-  // The options of the branch that is pending at the end are not tensors: the first run stores them here.
-  const auto end = std::make_shared<BranchOptions>();
-  const auto run = [=, begin = options_](const Tensors& in) -> Tensors {
-    ResidualStream stream(in[0]);
-    stream.pending_ = in[1];
-    stream.options_ = begin;
-    add(stream, {in.begin() + 2, in.end()});
-    *end = stream.options_;
-    return {stream.x_, stream.pending_};
-  };
-  Tensors all = {x_, pending_};
-  all.insert(all.end(), inputs.begin(), inputs.end());
-  const Tensors outputs = checkpoint(run, all, policy);
-  x_ = outputs[0], pending_ = outputs[1], options_ = *end;
+  return x;
 }
 
 static NormOptions norm_options(const TransformerOptions& o) { return {.eps = o.layer_norm_eps, .bias = o.bias, .device = o.device}; }
@@ -136,23 +114,25 @@ void TransformerLayer::visit(Visitor& v) {
   v("drop", drop);
 }
 
-Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask) const { return forward(x, mask, {}, {}); }
-
 Tensor TransformerLayer::forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const {
-  ResidualStream stream(x);
+  ResidualStream stream{x};
   forward(stream, mask, memory, memory_mask);
   return stream.value();
 }
 
-void TransformerLayer::forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask,
+void TransformerLayer::forward(ResidualStream& stream, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask,
                                const LayerCache* cache) const {
   const ModuleScope scope(this, "TransformerLayer");
   if (memory.defined() != cross_attn.has_value())
     fail("TransformerLayer",
          cross_attn ? "expected a memory: the layer has cross attention" : "expected no memory: the layer has no cross attention");
-  x.add(attn.heads_joined(x.normalized(norm1), {}, mask, cache), attn.proj, drop);
-  if (cross_attn) x.add(cross_attn->heads_joined(x.normalized(*norm_cross), memory, memory_mask, cache), cross_attn->proj, drop);
-  if (ff.fc.defined()) x.add(x.normalized(norm2), ff, drop);
+  const auto attend = [&](const MultiHeadAttention& attention, const Norm& norm, const Tensor& keys, const AttentionMask& seen) {
+    const Tensor heads = attention.heads_joined(stream.normalized(norm), keys, seen, cache);
+    stream.add(attention.proj.forward(heads, {}), attention.proj.bias, drop);
+  };
+  attend(attn, norm1, {}, mask);
+  if (cross_attn) attend(*cross_attn, *norm_cross, memory, memory_mask);
+  if (ff.fc.defined()) stream.add(ff.forward(stream.normalized(norm2), false), ff.proj.bias, drop);
 }
 
 static bool is_table(const std::string& name) {
@@ -294,12 +274,18 @@ void TransformerModel::forward_block(const TransformerLayer& block, ResidualStre
                                      const AttentionMask& memory_mask) const {
   if (options.activation_checkpointing == CheckpointPolicy::none) return block.forward(stream, mask, memory, memory_mask);
   // The first run is that of the block itself, by whose address messages find its path. The copy, which shares the parameters, is for
-  // backward, when the model may have been destroyed.
+  // backward, when the model may have been destroyed. Options of a branch are not all tensors: the first run stores those of the last one.
   const auto first = std::make_shared<const TransformerLayer*>(&block);
-  stream.checkpointed(options.activation_checkpointing, {memory}, [=, copy = block](ResidualStream& x, const Tensors& inputs) {
+  const auto end = std::make_shared<BranchOptions>();
+  const auto run = [=, copy = block, begin = stream.options](const Tensors& inputs) -> Tensors {
+    ResidualStream inner{inputs[0], inputs[1], begin};
     const TransformerLayer* const own = std::exchange(*first, nullptr);
-    (own ? *own : copy).forward(x, mask, inputs[0], memory_mask);
-  });
+    (own ? *own : copy).forward(inner, mask, inputs[2], memory_mask);
+    *end = inner.options;
+    return {inner.x, inner.pending};
+  };
+  const Tensors outputs = checkpoint(run, {stream.x, stream.pending, memory}, options.activation_checkpointing);
+  stream = {outputs[0], outputs[1], *end};
 }
 
 Tensor TransformerModel::hidden(const Tensor& ids_, const AttentionMask& visible, const Tensor& position_ids, KvCache* cache,
@@ -323,7 +309,7 @@ Tensor TransformerModel::hidden(const Tensor& ids_, const AttentionMask& visible
     if (cache) memory_mask = cache->memory_mask([&] { return shared_by_layers(memory.mask); });
     else memory_mask = mask_of_layers(memory.mask, memory.states.size(1), dtype());
   }
-  ResidualStream stream(embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids));
+  ResidualStream stream{embedded(ids, is_continued && has_table && !position_ids.defined() ? cache->positions() : position_ids)};
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (cache) {
       const LayerCache layer = cache->layer(i);

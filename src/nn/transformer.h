@@ -32,28 +32,17 @@ struct FeedForward final : Callable<FeedForward> {
 
 /// Residual stream (B, T, width), and a branch that is still to be added: a branch is deferred, so that its bias, its dropout, the addition
 /// and the norm that follows are one op.
-class ResidualStream {
- public:
-  /// Starts from x (B, T, width), the embeddings.
-  explicit ResidualStream(Tensor x) : x_(std::move(x)) {}
-  /// Adds drop(proj(branch)) to the stream, in the next norm.
-  void add(const Tensor& branch, const Linear& proj, const Dropout& drop);
-  /// Adds drop(ff(branch)) to the stream, likewise.
-  void add(const Tensor& branch, const FeedForward& ff, const Dropout& drop);
+struct ResidualStream {
+  /// Adds drop(branch + bias) to the stream, in the next norm.
+  void add(const Tensor& branch, const Tensor& bias, const Dropout& drop);
   /// Norm of the stream, with all branches added.
   Tensor normalized(const Norm& norm);
   /// The stream, with all branches added.
   Tensor value();
-  /// Runs add(stream), which adds to a stream like this one, with activation checkpointing by the policy: see ops/checkpoint.h. `inputs`
-  /// are further tensors that it reads; they are passed to it.
-  void checkpointed(CheckpointPolicy policy, const Tensors& inputs, std::function<void(ResidualStream&, const Tensors& inputs)> add);
 
- private:
-  /// Keeps a branch, without its bias, for the next norm.
-  void defer(const Tensor& product, const Tensor& bias, const Dropout& drop);
-
-  Tensor x_, pending_;
-  BranchOptions options_;  ///< options of the pending branch
+  Tensor x;                    ///< the stream without `pending`
+  Tensor pending = {};         ///< the last branch, (B, T, width), or undefined
+  BranchOptions options = {};  ///< its bias and dropout
 };
 
 /// Initialization of a transformer model's parameters.
@@ -113,13 +102,11 @@ struct TransformerLayer final : Callable<TransformerLayer> {
   /// queries and keys of self attention. Throws Error as MultiHeadAttention and FeedForward do.
   explicit TransformerLayer(const TransformerOptions& options, bool cross = false, const Tensor& rope = {});
   void visit(Visitor& v) override;
-  /// x (B, T, width) -> (B, T, width).
-  Tensor forward(const Tensor& x, const AttentionMask& mask = {}) const;
+  /// x (B, T, width) -> (B, T, width); with a memory (B, S, width), which a layer with cross attention needs, and no other takes.
+  Tensor forward(const Tensor& x, const AttentionMask& mask = {}, const Tensor& memory = {}, const AttentionMask& memory_mask = {}) const;
   /// Applies the layer to a residual stream, so that consecutive layers fuse. With a cache, the tokens of x are appended to those in it.
-  void forward(ResidualStream& x, const AttentionMask& mask, const Tensor& memory = {}, const AttentionMask& memory_mask = {},
+  void forward(ResidualStream& stream, const AttentionMask& mask, const Tensor& memory = {}, const AttentionMask& memory_mask = {},
                const LayerCache* cache = nullptr) const;
-  /// With a memory (B, S, width). Throws Error unless the layer has cross attention.
-  Tensor forward(const Tensor& x, const AttentionMask& mask, const Tensor& memory, const AttentionMask& memory_mask) const;
 
   Norm norm1;                                    ///< before attention
   Norm norm2;                                    ///< before the feed-forward block

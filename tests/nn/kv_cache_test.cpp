@@ -135,7 +135,7 @@ TEST_CASE("Cross attention keeps the keys and values of its memory") {
   for (std::int64_t t = 0; t < 5; ++t) {
     cache.begin(zeros({2, 1}, DType::i64));
     const nn::LayerCache own = cache.layer(0);
-    nn::ResidualStream stream(slice(x, 1, t, t + 1));
+    nn::ResidualStream stream{slice(x, 1, t, t + 1)};
     // Later tokens take what is kept: another memory changes nothing.
     layer.forward(stream, {.causal = true}, t == 0 ? memory : memory * 2, lengths, &own);
     cache.end();

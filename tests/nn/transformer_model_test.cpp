@@ -259,7 +259,7 @@ TEST_CASE("A feed-forward part drops its hidden units, and attention its probabi
         Tensor hidden =
             gated ? nn::activate(activation, ff.gate->forward(x)) * ff.fc.forward(x) : nn::activate(activation, ff.fc.forward(x));
         for (const bool adds_bias : {true, false}) {
-          const auto out = [&](const Tensor& h) { return adds_bias ? ff.proj.forward(h) : ff.proj.forward_without_bias(h); };
+          const auto out = [&](const Tensor& h) { return adds_bias ? ff.proj.forward(h) : ff.proj.forward(h, {}); };
           manual_seed(13);
           const Tensor dropped = ff.forward(x, adds_bias);
           manual_seed(13);
