@@ -117,9 +117,7 @@ void bind_layer(nb::module_& m) {
       "norm"_a = choice(nn::NormKind::layer), "layer_norm_eps"_a = 1e-5, "bias"_a = true, "rope"_a = nb::none(),
       "rope_pairs"_a = choice(RopePairs::adjacent), "cross"_a = false, "device"_a = nb::none());
   const auto run = [](const nn::TransformerLayer& module, const Tensor& x, const AttentionMask& mask, const MaybeTensor& memory,
-                      const AttentionMask& memory_mask) {
-    return module.forward(x, mask, given(memory), memory_mask);
-  };
+                      const AttentionMask& memory_mask) { return module.forward(x, mask, given(memory), memory_mask); };
   layer.def("__call__", run, "x"_a, "mask"_a = AttentionMask(), "memory"_a = nb::none(), "memory_mask"_a = AttentionMask(), Released(),
             "x (B, T, width) -> (B, T, width); a memory is for a layer with `cross`.");
   layer.def("forward", run, "x"_a, "mask"_a = AttentionMask(), "memory"_a = nb::none(), "memory_mask"_a = AttentionMask(), Released());

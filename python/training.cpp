@@ -3,11 +3,8 @@
 #include <utility>
 
 #include "names.h"
-#include "train/clip.h"
 #include "train/ema.h"
-#include "train/muon.h"
 #include "train/optimizer.h"
-#include "train/plateau.h"
 #include "train/schedule.h"
 #include "train/step.h"
 

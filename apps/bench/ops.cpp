@@ -17,8 +17,8 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "train/clip.h"
 #include "train/optimizer.h"
+#include "train/step.h"
 
 namespace tern::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include "nn/module.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
-#include "train/detail/masters.h"
+#include "train/optimizer.h"
 
 namespace tern::train {
 

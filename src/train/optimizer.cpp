@@ -12,13 +12,20 @@
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
-#include "train/detail/masters.h"
-#include "train/detail/require.h"
 
 namespace tern::train {
 
 using namespace nn;  // parameters and their buffers
 using detail::require;
+
+void detail::require(const char* where, bool holds, const char* what, double value) {
+  if (!holds) fail(where, fmt::format("expected {} but got {}", what, value));
+}
+
+void detail::refresh_masters(const Tensor& parameters, const Tensor& masters) {
+  const Tensor is_unchanged = eq(cast(masters, parameters.dtype()), parameters);
+  copy_(masters, where(is_unchanged, masters, cast(parameters, DType::f32)));
+}
 
 struct Optimizer::Group {
   double initial_lr = 0;

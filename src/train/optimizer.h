@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -6,9 +7,52 @@
 
 #include "autodiff/parameter_buffer.h"
 #include "nn/module.h"
-#include "train/exchange.h"
+#include "tensor/tensor.h"
 
 namespace tern::train {
+
+/// Note [Exchange]
+/// How an optimizer updates parameters that several processes train: in parts.
+///  * Arrival. When backward ends, the last gradients are still being averaged, among them that of a table used at both ends of a model,
+///    which is large. The optimizer updates the other parts meanwhile. If something reads all gradients before the update (clipping by
+///    their norm, a loss scaler), there is no overlap: train::apply waits for all of them first.
+///  * Sharding: ZeRO stage 1 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020). Each
+///    process keeps the moments of its own elements only, updates those, and gets the others from the processes that own them. With Adam
+///    in float32 that is 8 + 8/N bytes per parameter instead of 16.
+/// Made by parallel::overlap_optimizer and parallel::shard_optimizer.
+class Exchange {
+ public:
+  /// Elements [begin, end) of a storage of parameters, which this process updates and whose gradients arrive together.
+  struct Part {
+    std::int64_t begin = 0;   ///< first element
+    std::int64_t end = 0;     ///< one past the last element
+    std::size_t arrival = 0;  ///< position in the order of arrival, below size()
+    bool is_counted = true;   ///< if several processes own it: true in one of them only
+    /// (end - begin): memory of these elements, if it is not that of the parameters, of their gradients and of their masters.
+    Tensor parameters = {};
+    Tensor gradients = {};  ///< (end - begin), likewise
+    Tensor masters = {};    ///< (end - begin), likewise
+  };
+
+  virtual ~Exchange() = default;
+  /// True if each process owns elements of its own. If not, no part ends within a parameter.
+  virtual bool is_sharded() const = 0;
+  /// Parts of a segment of parameters, (n), in order.
+  virtual std::vector<Part> parts(const Tensor& segment) const = 0;
+  /// Number of parts that arrive separately.
+  virtual std::size_t size() const = 0;
+  /// Begins an update: sends the gradients that backward has not sent.
+  virtual void begin() = 0;
+  /// Makes the stream wait: kernels queued from now on read gradients of this arrival and of earlier ones. Called for each, in order.
+  virtual void wait(std::size_t arrival) = 0;
+  /// Called when the parameters of this arrival are updated.
+  virtual void updated(std::size_t arrival) = 0;
+  /// Ends an update: all processes have all parameters, of which each has written its own parts.
+  virtual void end() = 0;
+  /// All-reduce: x, of a floating dtype, becomes the sum of all processes' x. For norms, and for state to which each process contributes
+  /// its own elements and zeros.
+  virtual void sum(const Tensor& x) = 0;
+};
 
 /// Scaling of the gradients within an update, f32 () on the device: it needs no wait, and no pass over the gradients.
 struct GradientScale {
@@ -250,5 +294,59 @@ struct AdamWOptions {
 
 /// Adam with decoupled weight decay, which does not enter the moments. Loshchilov & Hutter, 2019.
 using AdamW = OptimizerOf<AdamWOptions>;
+
+/// Options of a group of matrices that Muon updates.
+struct MuonOptions {
+  double lr = 0.02;                       ///< learning rate of the orthogonalized update, whose singular values are about 1
+  double momentum = 0.95;                 ///< weight of the previous mean
+  bool nesterov = true;                   ///< Nesterov momentum
+  double weight_decay = 0;                ///< decoupled weight decay: p -= lr * weight_decay * p
+  int iterations = 5;                     ///< number of Newton-Schulz iterations
+  DType dtype = DType::bf16;              ///< dtype of their products: bf16 or f32; f64 for f64 parameters
+  static constexpr bool is_whole = true;  ///< each matrix is a range of its own
+  /// @{
+  /// The rule: see Optimizer.
+  std::vector<std::string> moments() const;
+  void update(const ParameterRange& range) const;
+  /// @}
+};
+
+/// Muon: momentum of a weight matrix, orthogonalized. m = momentum m + (1 - momentum) g; its Nesterov mean momentum m + (1 - momentum) g,
+/// or m itself, is replaced approximately by U V^T of its singular value decomposition, by Newton-Schulz iterations (orthogonalize), and p
+/// = (1 - lr weight_decay) p - lr sqrt(max(1, rows / columns)) U V^T. After Jordan et al., "Muon: An optimizer for hidden layers in neural
+/// networks", 2024, with the constants and the scale of their reference implementation (github.com/KellerJordan/Muon, muon_update). Use it
+/// for the matrices of hidden layers: embeddings, heads, biases and norms are updated by AdamW, in additional groups. A matrix has one
+/// moment; dimensions after the first, as of a convolution's weight, are flattened to columns. A step is a few kernels for each matrix,
+/// without a host value or a wait. Sharding a Muon throws Error.
+class Muon final : public Optimizer {
+ public:
+  /// Group of matrices with its options.
+  struct Group {
+    Tensors parameters;   ///< parameters of two dimensions or more
+    MuonOptions options;  ///< options of all parameters
+  };
+  /// Throws Error as SGD does, and for a matrix of fewer than two dimensions. Groups are numbered in this order, for lr().
+  explicit Muon(const std::vector<Group>& matrices, const std::vector<AdamW::Group>& others = {});
+  /// Creates one group of matrices and, unless `others` is empty, one of AdamW.
+  explicit Muon(const Tensors& matrices, const MuonOptions& options = {}, const Tensors& others = {}, const AdamWOptions& adam = {});
+  /// Adds a group, also between steps.
+  void add_group(const Group& group);
+  /// Adds a group that AdamW updates.
+  void add_group(const AdamW::Group& group) { add_parameters(group.parameters, group.options); }
+};
+
+/// Approximates U V^T of a matrix x = U S V^T, (rows, columns), of a floating dtype: divides x by its Frobenius norm, and then iterates x =
+/// a x + (b A + c A A) x with A = x x^T, a = 3.4445, b = -4.7750, c = 2.0315. That takes singular values that are not tiny to between 0.7
+/// and 1.2, and not to 1, which is as good here and needs only 5 iterations. Not recorded. Norms beyond 1e19 overflow. Throws Error for
+/// another number of dimensions.
+Tensor orthogonalize(const Tensor& x, int iterations = 5);
+
+namespace detail {
+/// Throws Error unless an option holds: "[WHERE] expected WHAT but got VALUE".
+void require(const char* where, bool holds, const char* what, double value);
+/// Copies edits of 16-bit parameters to their f32 masters, where a parameter is no longer its rounded master: loading a file writes only
+/// parameters. Both (N).
+void refresh_masters(const Tensor& parameters, const Tensor& masters);
+}  // namespace detail
 
 }  // namespace tern::train

@@ -8,7 +8,7 @@
 #include "text/bpe.h"
 #include "text/corpus.h"
 #include "train/ema.h"
-#include "train/r_drop.h"
+#include "train/step.h"
 
 /// A training of the translator as a plain loop.
 namespace tern::programs::test {

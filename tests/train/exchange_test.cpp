@@ -1,6 +1,4 @@
 // An optimizer whose gradients come while it updates.
-#include "train/exchange.h"
-
 #include <memory>
 
 #include "catch.h"
@@ -8,6 +6,7 @@
 #include "ops/factory.h"
 #include "ops/random.h"
 #include "tensor/context.h"
+#include "train/optimizer.h"
 #include "train/train.h"
 
 using namespace tern;

@@ -1,5 +1,3 @@
-#include "train/r_drop.h"
-
 #include <cmath>
 
 #include "nn/fixture.h"
@@ -7,6 +5,7 @@
 #include "ops/gradcheck.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "train/step.h"
 
 using namespace tern;
 
