@@ -48,7 +48,6 @@
 #include "text/corpus.h"
 #include "text/metrics.h"
 #include "train/train.h"
-#include "trainer/stop.h"
 #include "trainer/trainer.h"
 
 /// Tensors, autodiff, ops, and what a thread computes with: its device, stream, precision and random numbers (Context).

@@ -20,7 +20,6 @@
 #include "common/program.h"
 #include "io/files.h"
 #include "parallel/socket.h"
-#include "trainer/stop.h"
 #include "trainer/terminal.h"
 
 namespace tern::apps {

@@ -19,7 +19,7 @@
 #include "text/data_error.h"
 #include "text/unicode.h"
 #include "trainer/ranks.h"
-#include "trainer/stop.h"
+#include "trainer/terminal.h"
 
 namespace tern::apps {
 

@@ -19,6 +19,7 @@
 #include "text/input_file.h"
 #include "text/unicode.h"
 #include "trainer/stop.h"
+#include "text/printable.h"
 #include "trainer/terminal.h"
 
 namespace tern::recall {

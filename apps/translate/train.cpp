@@ -24,6 +24,8 @@
 #include "trainer/stop.h"
 #include "trainer/trainer.h"
 #include "translate/batches.h"
+#include "text/printable.h"
+#include "trainer/terminal.h"
 #include "translate/commands.h"
 #include "translate/translator.h"
 

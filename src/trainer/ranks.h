@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/module.h"
 #include "parallel/data_parallel.h"
 #include "tensor/random.h"
 
@@ -85,5 +86,21 @@ class Ranks {
   int agreed_signal_ = 0;
   bool has_left_ = false;
 };
+
+// The weights of a model in training, of which each rank may keep a part; `ranks` is null for a single process, otherwise all ranks call
+// these.
+
+/// Gathers sharded parameters before they are read or written.
+inline void gather(parallel::DataParallel* ranks, const Tensors& parameters) {
+  if (ranks) ranks->gather(parameters);
+}
+/// Copies of tensors on the CPU.
+std::vector<NamedTensor> copies(parallel::DataParallel* ranks, const std::vector<NamedTensor>& tensors);
+/// Sets the parameters to their masters, rounded.
+void round_masters(parallel::DataParallel* ranks, const nn::Module& model);
+/// Sets the model's parameters of the same names, and their masters.
+void write_parameters(parallel::DataParallel* ranks, const nn::Module& model, const std::vector<NamedTensor>& values);
+/// True if all values are finite. Waits for the device once.
+bool is_finite(parallel::DataParallel* ranks, const std::vector<NamedTensor>& tensors);
 
 }  // namespace tern::train

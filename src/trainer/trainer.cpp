@@ -15,9 +15,10 @@
 #include "ops/reduce.h"
 #include "parallel/data_parallel_optimizer.h"
 #include "text/unicode.h"
+#include "text/printable.h"
+#include "trainer/ranks.h"
 #include "trainer/step_profile.h"
-#include "trainer/stop.h"
-#include "trainer/weights.h"
+#include "trainer/terminal.h"
 
 namespace tern::train {
 
