@@ -17,7 +17,6 @@
 #include "common/training_settings.h"
 #include "io/files.h"
 #include "profile/memory_history.h"
-#include "profile/memory_report.h"
 #include "train/train.h"
 
 namespace tern::bench {

@@ -1,4 +1,4 @@
-#include "profile/device_tracer.h"
+#include "profile/thread_recorder.h"
 
 #ifdef TERN_CUPTI
 #include <cupti.h>
@@ -11,6 +11,7 @@
 
 #include "backend/observer.h"
 #include "profile/kernel_name.h"
+#include "backend/clock.h"
 #endif
 
 namespace tern::profile {

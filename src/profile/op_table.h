@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "profile/profile.h"
+#include "profile/profiler.h"
 
 namespace tern::profile {
 

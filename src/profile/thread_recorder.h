@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -7,12 +8,64 @@
 #include <unordered_map>
 #include <vector>
 
+#include "autodiff/anomaly.h"
 #include "backend/observer.h"
-#include "profile/device_tracer.h"
-#include "profile/module_table.h"
 #include "profile/profiler.h"
 
 namespace tern::profile {
+
+/// Numbers for the modules that ran under profilers, each with its parent. All profilers and threads that live at a time share a table, so
+/// that a node keeps its module when another thread runs its gradient. Number 0 is the outside of all modules.
+class ModuleTable {
+ public:
+  struct Entry {
+    const void* module;
+    const char* type;
+    std::uint32_t outer;  ///< number of the parent
+    bool operator==(const Entry&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Entry& entry) const;
+  };
+
+  /// The table of the profilers that live now, or a new one.
+  static std::shared_ptr<ModuleTable> in_use();
+  ModuleTable() : entries_{{nullptr, "", 0}} {}
+
+  std::uint32_t number_of(Entry entry);
+  /// The path and type of a module. If it has no name, the path consists of the types of its parents. A number that this table lacks, as a
+  /// node of an earlier profile may have, counts as outside any module.
+  ModulePath describe(std::uint32_t number, const ModuleNames& names) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;  ///< by number; parents come first
+  std::unordered_map<Entry, std::uint32_t, Hash> numbers_;
+};
+
+/// Records the kernels, copies and fills of GPUs. Implemented over CUPTI (cupti.cpp).
+class DeviceTracer {
+ public:
+  virtual ~DeviceTracer() = default;
+
+  /// Labels the work that this thread queues until pop() with a number. Nodes of a graph that is captured meanwhile keep the number for
+  /// every launch.
+  virtual void push(std::uint64_t number) = 0;
+  virtual void pop() = 0;
+  /// Opens a range in Nsight's timeline (NVTX); end_range() closes it.
+  virtual void begin_range(const char* name) = 0;
+  virtual void end_range() = 0;
+
+  struct Work {
+    DeviceRecord record;       ///< times in nanoseconds of std::chrono::steady_clock
+    std::uint64_t number = 0;  ///< of push()
+  };
+  /// Returns the work that has ended since the last call.
+  virtual std::vector<Work> collect() = 0;
+};
+
+/// Null in a build without CUPTI, and if CUPTI fails or another tool uses it.
+std::unique_ptr<DeviceTracer> make_device_tracer();
 
 class ThreadRecorder;
 

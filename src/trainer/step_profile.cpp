@@ -8,10 +8,12 @@
 #include "io/files.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
-#include "profile/memory_report.h"
+#include "profile/memory_history.h"
 #include "profile/op_table.h"
 #include "profile/trace.h"
 #include "text/unicode.h"
+#include "profile/profiler.h"
+#include "text/printable.h"
 #include "trainer/run.h"
 #include "trainer/terminal.h"
 

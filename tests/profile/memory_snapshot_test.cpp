@@ -11,7 +11,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
-#include "profile/memory_report.h"
+#include "profile/memory_history.h"
 
 using namespace tern;
 using profile::MemoryHistory;

@@ -2,7 +2,7 @@
 #include "profile/op_table.h"
 
 #include "message.h"
-#include "profile/kernel_name.h"
+#include "profile/profiler.h"
 #include "support.h"
 
 using namespace tern;

@@ -14,7 +14,7 @@
 #include "ops/reduce.h"
 #include "profile/memory_history.h"
 #include "profile/op_table.h"
-#include "profile/trace.h"
+#include "profile/profiler.h"
 #include "skip.h"
 #include "support.h"
 #include "tensor/context.h"

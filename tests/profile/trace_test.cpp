@@ -1,12 +1,12 @@
 // The trace, read again: what a viewer is told nests, and its arrows have two ends.
-#include "profile/trace.h"
-
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "files.h"
 #include "io/files.h"
+#include "io/file_error.h"
+#include "profile/profiler.h"
 #include "support.h"
 
 using namespace tern;
