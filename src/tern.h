@@ -34,7 +34,6 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "parallel/data_parallel.h"
-#include "parallel/data_parallel_optimizer.h"
 #include "parallel/process_group.h"
 #include "profile/memory_history.h"
 #include "profile/op_table.h"

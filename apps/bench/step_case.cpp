@@ -16,7 +16,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
-#include "parallel/data_parallel_optimizer.h"
+#include "parallel/data_parallel.h"
 #include "profile/memory_history.h"
 #include "tensor/sizes.h"
 #include "train/train.h"

@@ -17,7 +17,7 @@ struct LaunchOptions {
   double grace = 10;                                  ///< seconds to shut down before the processes are killed
 };
 
-/// Starts the processes with the variables of parallel/launch_environment.h, and waits for all. Forwards a signal that asks this program to
+/// Starts the processes with the variables of parallel/store.h, and waits for all. Forwards a signal that asks this program to
 /// stop; a second Ctrl-C kills the processes. If a process fails, it is named on stderr, and the others are asked to stop and killed after
 /// the grace period. Returns 0, or the exit code of the process that failed first, or 128 + N if it died by signal N or all were stopped by
 /// signal N. Throws UsageError for a program that cannot be started.

@@ -43,7 +43,7 @@ struct DataParallelOptions {
   double bucket_size_mb = 25;                  ///< gradients of a bucket in MiB; a larger parameter has a bucket of its own
   std::optional<DType> reduce_dtype = {};      ///< dtype of gradients in collectives; their own if it is not set
   /// Averages gradients by reduce_scatter: each rank gets the mean of its own part of each bucket, and its other gradients are undefined.
-  /// This sends half the bytes of all_reduce, and suffices for a sharded optimizer (parallel/data_parallel_optimizer.h).
+  /// This sends half the bytes of all_reduce, and suffices for a sharded optimizer (parallel/data_parallel.h).
   bool scatter_gradients = false;
   /// From `gradients` on, scatter_gradients is implied and gradients are stored in parts: Note [Sharded gradients]. With `parameters`,
   /// parameters are, too: Note [Sharded parameters]. A bucket is then a unit: the matrices of one element of a list of modules
@@ -131,7 +131,7 @@ class DataParallel {
   std::vector<std::size_t> bucket_bytes() const;
 
  private:
-  friend class BucketExchange;  // parallel/data_parallel_optimizer.cpp
+  friend class BucketExchange;
   friend void shard_optimizer(train::Optimizer& optimizer, DataParallel& model);
   struct Bucket;
   struct State;
@@ -146,5 +146,19 @@ class DataParallel {
   ProcessGroup& group_;
   std::shared_ptr<State> state_;  ///< shared with the gradient hooks of the parameters, which live as long as these
 };
+
+/// Shards the optimizer of a data parallel model (ZeRO's first stage, Note [Exchange]): each rank keeps the moments of its part of
+/// every bucket and updates that part; all_gather then collects the parameters. Works with any optimizer whose parameters are all the
+/// model's, including those that are added later (DataParallel::add, then the optimizer's add_group). Gradients are reduced by all_reduce
+/// or, with DataParallelOptions::scatter_gradients, by reduce_scatter, which together with the all_gather sends no more than without
+/// sharding. The weights equal those of the unsharded optimizer up to rounding of the gradients' sums. step(), state() and
+/// gather_masters() are to be called on all ranks. Implies overlap_optimizer; the all_gather of a bucket runs during the update of the
+/// next.
+void shard_optimizer(train::Optimizer& optimizer, DataParallel& model);
+
+/// Overlaps the optimizer of a data parallel model with the reductions: it updates the buckets that have been reduced while the last ones
+/// are still in progress (Note [Exchange]). train::update then calls UpdateOptions::synchronize only if it clips or scales
+/// gradients. The weights are bitwise the same. With GradientSync::flat and per_parameter it waits for all gradients.
+void overlap_optimizer(train::Optimizer& optimizer, DataParallel& model);
 
 }  // namespace tern::parallel

@@ -2,7 +2,7 @@
 #include <memory>
 #include <string>
 
-#include "parallel/launch_environment.h"
+#include "parallel/store.h"
 #include "tensor/tensor.h"
 
 namespace tern::parallel {

@@ -1,5 +1,3 @@
-#include "parallel/sharded_parameters.h"
-
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +9,8 @@
 #include "ops/factory.h"
 #include "ops/view.h"
 #include "tensor/sizes.h"
+#include "parallel/data_parallel_state.h"
+#include "tensor/ceil_div.h"
 
 namespace tern::parallel {
 

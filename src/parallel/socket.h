@@ -1,11 +1,17 @@
 #pragma once
+#include <poll.h>
+
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "backend/file.h"
+#include "backend/file_descriptor.h"
+#include "parallel/store.h"
 
 namespace tern::parallel {
 
@@ -58,5 +64,63 @@ class Socket {
 
 /// The local address of a route to `host`. Sends nothing.
 std::string address_towards(const std::string& host);
+
+/// The door of a port, which any program on the network may call: it lets in those who introduce themselves with the expected words, and
+/// turns away all others. Nobody waits for a caller that says nothing. At most 64 wait here, and fewer where the process may have few
+/// descriptors: a newer one then takes the place of the oldest.
+class Lobby {
+ public:
+  Lobby(Socket listener, std::string expected);
+
+  /// Appends what poll() has to wait for.
+  void add_to(std::vector<pollfd>& entries) const;
+  /// Milliseconds that poll() may wait at most; -1 without a limit.
+  int patience() const;
+  /// Takes the callers, and returns those that have introduced themselves. `entries` are what add_to() appended, after poll().
+  std::vector<Socket> admit(std::span<const pollfd> entries);
+
+  std::uint16_t port() const { return listener_.port(); }
+  std::string address() const { return listener_.address(); }
+
+ private:
+  struct Caller {
+    Socket socket;
+    std::string said;
+  };
+
+  void accept_one();
+
+  Socket listener_;
+  std::string expected_;
+  std::vector<Caller> callers_;  ///< the oldest first
+  Deadline closed_until_{};      ///< there is no descriptor for another caller
+};
+
+/// A ring of TCP connections, each rank with the next and the last with the first, by which ranks notice that another one has died while
+/// the engine would wait for it. The connections are silent until a rank ends: it says goodbye, or its connections break. A reported
+/// failure is passed on by tell().
+class Ring {
+ public:
+  /// Connects a ring of two ranks or more. Throws Error if a neighbour does not connect within the timeout.
+  Ring(const LaunchEnvironment& environment, Store& store, std::chrono::milliseconds timeout);
+
+  /// Waits up to `time` for a failure, and returns its reason; "" if there is none.
+  std::string wait(std::chrono::milliseconds time);
+  /// Sends the reason of a failure to the neighbours.
+  void tell(const std::string& reason) noexcept;
+  /// Tells the neighbours that this rank ends without a failure.
+  void say_goodbye() noexcept;
+
+ private:
+  struct Neighbour {
+    int rank = 0;
+    Socket socket;
+  };
+
+  std::string read_from(Neighbour& neighbour);
+  void send(const std::string& line) noexcept;
+
+  Neighbour next_, previous_;
+};
 
 }  // namespace tern::parallel

@@ -15,6 +15,7 @@
 #include "ops/reduce.h"
 #include "parallel/data_parallel_optimizer.h"
 #include "text/unicode.h"
+#include "parallel/data_parallel.h"
 #include "text/printable.h"
 #include "trainer/ranks.h"
 #include "trainer/step_profile.h"

@@ -1,10 +1,9 @@
 // The variables of each launcher, and faults in them.
-#include "parallel/launch_environment.h"
-
 #include <map>
 
 #include "catch.h"
 #include "message.h"
+#include "parallel/store.h"
 
 namespace tern::parallel {
 

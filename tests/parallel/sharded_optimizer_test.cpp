@@ -3,7 +3,7 @@
 
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "parallel/data_parallel_optimizer.h"
+#include "parallel/data_parallel.h"
 #include "toy_model.h"
 #include "train/train.h"
 

@@ -8,7 +8,7 @@
 #include "nn/transformer.h"
 #include "ops/autocast.h"
 #include "ops/pointwise.h"
-#include "parallel/data_parallel_optimizer.h"
+#include "parallel/data_parallel.h"
 #include "toy_model.h"
 #include "train/train.h"
 

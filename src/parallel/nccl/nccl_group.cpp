@@ -17,7 +17,7 @@
 #include "ops/factory.h"
 #include "parallel/nccl/progress.h"
 #include "parallel/process_group.h"
-#include "parallel/ring.h"
+#include "parallel/socket.h"
 #include "tensor/context.h"
 
 // Note [Collectives on a GPU]
