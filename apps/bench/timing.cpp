@@ -17,9 +17,9 @@
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/random.h"
-#include "parallel/launch_environment.h"
+#include "parallel/store.h"
 #include "tensor/context.h"
-#include "trainer/stop.h"
+#include "trainer/terminal.h"
 
 namespace tern::bench {
 

@@ -9,8 +9,8 @@
 
 #include "common/program.h"
 #include "io/json_object.h"
-#include "parallel/launch_environment.h"
 #include "parallel/process_group.h"
+#include "parallel/store.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor.h"
 

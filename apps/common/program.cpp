@@ -15,9 +15,6 @@
 
 #include "backend/parse.h"
 #include "io/files.h"
-#include "parallel/launch_environment.h"
-#include "backend/parse_number.h"
-#include "io/file_error.h"
 #include "parallel/store.h"
 #include "text/data_error.h"
 #include "text/unicode.h"

@@ -18,8 +18,6 @@
 #include "recall/training.h"
 #include "text/input_file.h"
 #include "text/unicode.h"
-#include "trainer/stop.h"
-#include "text/printable.h"
 #include "trainer/terminal.h"
 
 namespace tern::recall {

@@ -19,7 +19,7 @@
 #include "tensor/sizes.h"
 #include "text/batching.h"
 #include "text/unicode.h"
-#include "trainer/stop.h"
+#include "trainer/terminal.h"
 
 namespace tern::recall {
 

@@ -21,11 +21,9 @@
 #include "text/corpus.h"
 #include "text/metrics.h"
 #include "text/unicode.h"
-#include "trainer/stop.h"
+#include "trainer/terminal.h"
 #include "trainer/trainer.h"
 #include "translate/batches.h"
-#include "text/printable.h"
-#include "trainer/terminal.h"
 #include "translate/commands.h"
 #include "translate/translator.h"
 

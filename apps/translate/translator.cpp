@@ -15,7 +15,7 @@
 #include "ops/view.h"
 #include "tensor/fields.h"
 #include "text/unicode.h"
-#include "train/r_drop.h"
+#include "train/step.h"
 #include "translate/batches.h"
 
 namespace tern::translate {

@@ -14,14 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "data/staging.h"
+#include "backend/memory.h"
+#include "backend/stream.h"
 #include "ops/factory.h"
 #include "ops/view.h"
-#include "backend/event.h"
-#include "backend/memory.h"
-#include "backend/pinned.h"
-#include "ops/copy.h"
-#include "ops/join.h"
 #include "tensor/context.h"
 #include "tensor/tensor.h"
 #include "text/batching.h"

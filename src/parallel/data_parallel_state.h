@@ -10,7 +10,6 @@
 #include "autodiff/parameter_buffer.h"
 #include "backend/observer.h"
 #include "nn/module.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
 #include "parallel/data_parallel.h"
 #include "parallel/process_group.h"

@@ -8,9 +8,8 @@
 #include "ops/autocast.h"
 #include "ops/factory.h"
 #include "ops/view.h"
-#include "tensor/sizes.h"
 #include "parallel/data_parallel_state.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 
 namespace tern::parallel {
 

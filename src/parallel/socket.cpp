@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "backend/error.h"
-#include "backend/parse_number.h"
+#include "backend/parse.h"
 
 namespace tern::parallel {
 

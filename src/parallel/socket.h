@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backend/file.h"
-#include "backend/file_descriptor.h"
 #include "parallel/store.h"
 
 namespace tern::parallel {

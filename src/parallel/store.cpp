@@ -21,10 +21,7 @@
 
 #include "backend/error.h"
 #include "backend/file.h"
-#include "parallel/lobby.h"
-#include "backend/file_descriptor.h"
-#include "backend/parse_number.h"
-#include "backend/replace_file.h"
+#include "backend/parse.h"
 #include "parallel/socket.h"
 
 namespace tern::parallel {

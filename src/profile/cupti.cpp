@@ -10,8 +10,7 @@
 #include <utility>
 
 #include "backend/observer.h"
-#include "profile/kernel_name.h"
-#include "backend/clock.h"
+#include "profile/profiler.h"
 #endif
 
 namespace tern::profile {

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -8,8 +10,16 @@
 #include "io/markdown.h"
 #include "io/svg.h"
 #include "profile/memory_history.h"
+#if __has_include(<dlfcn.h>)
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#endif
 
 namespace tern::profile {
+
+using backend::MemoryAction;
 
 namespace {
 
@@ -184,21 +194,6 @@ std::string to_svg(const MemoryHistory& history, const std::string& title) {
   }
   return io::svg::to_svg(chart);
 }
-
-#if __has_include(<dlfcn.h>)
-#include <cxxabi.h>
-#include <dlfcn.h>
-
-#include <cstdlib>
-#endif
-
-#include <algorithm>
-#include <map>
-#include <string_view>
-
-#include "io/atomic_file.h"
-
-using backend::MemoryAction;
 
 namespace {
 

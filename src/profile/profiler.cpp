@@ -16,7 +16,7 @@
 
 #include "backend/error.h"
 #include "backend/observer.h"
-#include "io/atomic_file.h"
+#include "io/files.h"
 #include "io/json_object.h"
 #include "profile/thread_recorder.h"
 

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/kernels/optimizer.h"
 #include "ops/matmul.h"
-#include "ops/operators.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"

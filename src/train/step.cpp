@@ -9,9 +9,8 @@
 
 #include "autodiff/engine.h"
 #include "nn/module.h"
-#include "ops/copy.h"
 #include "ops/factory.h"
-#include "ops/kernels/grad_norm.h"
+#include "ops/kernels/optimizer.h"
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

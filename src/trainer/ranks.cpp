@@ -12,19 +12,14 @@
 #include <string_view>
 #include <thread>
 
-#include "io/files.h"
-#include "ops/factory.h"
-#include "parallel/socket.h"
-#include "tensor/sizes.h"
-#include "trainer/stop.h"
 #include "autodiff/parameter_buffer.h"
-#include "io/checksum.h"
+#include "io/files.h"
 #include "nn/module.h"
-#include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "parallel/socket.h"
-#include "tensor/ceil_div.h"
+#include "tensor/sizes.h"
 #include "trainer/terminal.h"
 
 namespace tern::train {

@@ -10,10 +10,8 @@
 #include "ops/matmul.h"
 #include "profile/memory_history.h"
 #include "profile/op_table.h"
-#include "profile/trace.h"
-#include "text/unicode.h"
 #include "profile/profiler.h"
-#include "text/printable.h"
+#include "text/unicode.h"
 #include "trainer/run.h"
 #include "trainer/terminal.h"
 

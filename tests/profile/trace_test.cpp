@@ -5,7 +5,6 @@
 
 #include "files.h"
 #include "io/files.h"
-#include "io/file_error.h"
 #include "profile/profiler.h"
 #include "support.h"
 
