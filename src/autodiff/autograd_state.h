@@ -138,6 +138,11 @@ struct AutogradState final : RefCounted {
 
 /// Autograd state of a tensor; null until it requires a gradient, gets one or is an op's output.
 inline AutogradState* autograd_state(const Tensor& x) { return static_cast<AutogradState*>(x.impl().autograd.get()); }
+/// Autograd state of a tensor, created if there is none.
+AutogradState& ensure_autograd_state(const Tensor& x);
+/// Gradient sink of a leaf, created if there is none, which is an edit of the leaf.
+GradientSink& gradient_sink(const Tensor& leaf);
+
 /// A running call of jvp; each tangent belongs to one call.
 struct ForwardLevel final : RefCounted {
   /// A level within `outer_`, which may be null.
@@ -160,12 +165,9 @@ const TangentLink* tangents_of(const Tensor& x);
 bool carries_tangent(const Tensor& x);
 /// x.detach() with x's tangents; an undefined tensor stays one.
 Tensor without_history(const Tensor& x);
+/// Throws unless there is a vector for each tensor, and each defined one has its tensor's shape, dtype and device.
+void check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors);
 }  // namespace detail
-
-/// Autograd state of a tensor, created if there is none.
-AutogradState& ensure_autograd_state(const Tensor& x);
-/// Gradient sink of a leaf, created if there is none, which is an edit of the leaf.
-GradientSink& gradient_sink(const Tensor& leaf);
 
 }  // namespace tern
 
@@ -183,6 +185,8 @@ void add_gradient(const Tensor& source, const Tensor& target);
 void add_gradient_exactly(const Tensor& source, const Tensor& target, Tensor& exact);
 /// True for dtypes in which a long sum loses its small parts.
 inline bool needs_exact_sum(DType dtype) { return size_of(dtype) == 2; }
+/// New zeros of x's shape, dtype and device.
+Tensor zeros_as(const Tensor& x);
 /// Contiguous copy of a gradient.
 Tensor cloned(const Tensor& gradient);
 /// a + b for two gradients of one tensor, recorded in grad mode; the gradient of the sum flows to both.

@@ -261,12 +261,6 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_gra
   tern::backward({*this}, {gradient}, retain_graph, create_graph);
 }
 
-Tensor detail::zeros_as(const Tensor& x) {
-  const Tensor result = empty(x.shape(), x.dtype(), x.device());
-  detail::fill_gradient(result, 0);
-  return result;
-}
-
 void detail::check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors) {
   if (vectors.size() != tensors.size())
     fail(where, fmt::format("expected {} {}s, one for each, but got {}", tensors.size(), what, vectors.size()));

@@ -49,10 +49,6 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
 JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents);
 
 namespace detail {
-/// New zeros of x's shape, dtype and device.
-Tensor zeros_as(const Tensor& x);
-/// Throws unless there is a vector for each tensor, and each defined one has its tensor's shape, dtype and device.
-void check_vectors(const char* where, const char* what, const Tensors& vectors, const Tensors& tensors);
 /// Replaces gradients without the history of what they were computed from, or all of them if `every`, by ones that throw when
 /// differentiated.
 void forbid_second_derivative(const char* op, const Backward& call, Tensors& gradients, bool every);

@@ -39,6 +39,12 @@ void add_gradient_exactly(const Tensor& source, const Tensor& target, Tensor& ex
   on(target.device(), [&](auto dev) { kernels::add_rounded(dev, added.view(), exact.view(), target.view()); }, "add_gradient");
 }
 
+Tensor zeros_as(const Tensor& x) {
+  const Tensor result = empty_like(x);
+  fill_gradient(result, 0);
+  return result;
+}
+
 Tensor cloned(const Tensor& gradient) {
   const Tensor copy = empty_like(gradient);
   on(copy.device(), [&](auto dev) { kernels::copy(dev, gradient.view(), copy.view()); }, "copy_gradient");
