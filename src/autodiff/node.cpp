@@ -61,7 +61,6 @@ struct AccumulateGrad final : Node {
   }
   Tensors backward(const Backward&) override { return {}; }
   const Tensor* leaf() const override { return &of; }
-  void release_saved() override {}
   Tensor of;
 };
 

@@ -131,7 +131,7 @@ struct Node : RefCounted {
   /// The leaf, for a node that accumulates a leaf's gradient; null for the node of an op.
   virtual const Tensor* leaf() const { return nullptr; }
   /// Frees the saved tensors.
-  virtual void release_saved();
+  void release_saved();
 
   const char* op;                     ///< name of the op, for messages
   std::uint64_t sequence = 0;         ///< increases with every recorded op: descending order is topological
