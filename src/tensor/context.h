@@ -57,10 +57,6 @@ struct Context {
 
   /// Current stream of a device. For an index beyond the last device, the failure is at the first use.
   Stream stream(Device device) const { return {device, has_stream(device) ? cuda_streams[device.index] : nullptr}; }
-  /// Makes the stream the current one of its device. The CPU has only one stream.
-  void set_stream(Stream stream) {
-    if (has_stream(stream.device)) cuda_streams[stream.device.index] = stream.handle;
-  }
   /// Handle of a device's current stream, for replacement; for a device without streams, one that is never read.
   void*& stream_slot(Device device) { return cuda_streams[has_stream(device) ? device.index : max_cuda_devices]; }
 

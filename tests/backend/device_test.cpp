@@ -43,10 +43,10 @@ TEST_CASE("Each device has a stream of its own in a thread") {
   CHECK(context().stream(cuda(0)).handle == nullptr);
   CHECK(context().stream(cuda(1)).handle == nullptr);
   // Neither the CPU nor a device that cannot be has one.
-  context().set_stream({cpu, &places[0]});
-  context().set_stream({cuda(max_cuda_devices), &places[0]});
-  context().set_stream({cuda(-1), &places[0]});
-  for (const Device device : {cpu, cuda(max_cuda_devices), cuda(-1)}) CHECK(context().stream(device).handle == nullptr);
+  for (const Device device : {cpu, cuda(max_cuda_devices), cuda(-1)}) {
+    const StreamScope scope({device, &places[0]});
+    CHECK(context().stream(device).handle == nullptr);
+  }
 }
 
 TEST_CASE("Events of the CPU are reached when they are recorded") {
