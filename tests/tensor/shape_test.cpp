@@ -1,5 +1,8 @@
-// Shapes, strides and the rules of broadcasting.
+// Sizes, shapes, strides and the rules of broadcasting.
+#include <cstdint>
+
 #include "catch.h"
+#include "tensor/sizes.h"
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -85,6 +88,19 @@ TEST_CASE("An index beyond a shape is an error") {
   CHECK_THROWS_AS(Shape{}.back(), Error);
   CHECK_THROWS_AS(Shape{}.pop_back(), Error);
   CHECK(shape[1] == 3);
+}
+
+static_assert(std::is_same_v<decltype(ceil_div(std::int64_t(1), 2)), std::int64_t>);
+
+TEST_CASE("ceil_div counts the steps that cover a number") {
+  for (std::int64_t n = 0; n < 40; ++n)
+    for (int step = 1; step < 12; ++step) {
+      CAPTURE(n, step);
+      CHECK(ceil_div(n, step) * step >= n);
+      CHECK((ceil_div(n, step) - 1) * step < n);
+      CHECK(round_up(n, step) == ceil_div(n, step) * step);
+    }
+  CHECK(ceil_div(std::size_t(1) << 40, std::size_t(3)) == 366503875926);
 }
 
 }  // namespace tern

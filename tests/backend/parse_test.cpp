@@ -1,7 +1,8 @@
 // Numbers that a whole text is.
+#include "backend/parse.h"
+
 #include <cstdint>
 
-#include "backend/parse.h"
 #include "catch.h"
 
 namespace tern {
