@@ -32,6 +32,7 @@ void copy_to_host(Cuda, void* destination, const void* source, std::size_t bytes
 /// Pinned (page-locked) host memory for copies to a device: copy_from_host from it returns before the copy is done, and only then may the
 /// source be reused. Only CUDA has it. Allocating and freeing it is slow, and may wait for the device.
 void* allocate_pinned(Cuda, std::size_t bytes, Device device);
+/// Frees memory from allocate_pinned().
 void free_pinned(Cuda, void* data) noexcept;
 /// @{
 /// Waits for the work queued on the stream. Does nothing on the CPU, where a kernel is done when its call returns.

@@ -133,8 +133,11 @@ class DirectoryLock {
 /// forgery.
 class Checksum {
  public:
-  void add(const void* data, std::size_t bytes);  ///< appends bytes to the checked sequence
+  /// @{
+  /// Appends bytes to the checked sequence.
+  void add(const void* data, std::size_t bytes);
   void add(std::string_view text) { add(text.data(), text.size()); }
+  /// @}
   /// The checksum of all bytes so far, eight hexadecimal digits.
   std::string hex() const;
 

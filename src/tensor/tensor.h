@@ -230,9 +230,10 @@ void reset_peak_memory(Device device);
 /// View of x; if x is undefined, a view without data, which is an absent operand.
 inline View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
-/// First element and one past the last that a window covers, relative to the window's first element.
+/// What a window covers, in elements from its first one.
 struct Extent {
-  std::int64_t low = 0, high = 0;
+  std::int64_t low = 0;   ///< first element
+  std::int64_t high = 0;  ///< one past the last
 };
 /// Extent of a window; none if it is invalid: sizes and strides that do not match, a negative size, or numbers beyond 64 bits.
 std::optional<Extent> extent_of(const Shape& shape, const Strides& strides);
