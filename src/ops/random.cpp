@@ -34,38 +34,38 @@ static void check_deviation(const char* op, double mean, double deviation) {
     fail(op, fmt::format("expected a finite mean and a deviation >= 0 but got {} and {}", mean, deviation));
 }
 
-static void draw_uniform(const Tensor& x, double low, double high) {
-  const PhiloxState state = context().generator.reserve(x.numel());
-  on(x.device(), [&](auto dev) { kernels::uniform(dev, x.view(), low, high, state); }, "uniform");
+/// Fills y by a kernel that draws `count` words.
+template <class Kernel>
+static Tensor drawn(const char* op, const Tensor& y, std::int64_t count, Kernel kernel) {
+  const PhiloxState state = context().generator.reserve(count);
+  on(y.device(), [&](auto dev) { kernel(dev, y.view(), state); }, op);
+  return y;
 }
-
-static void draw_normal(const Tensor& x, double mean, double deviation) {
-  const PhiloxState state = context().generator.reserve(x.numel());
-  on(x.device(), [&](auto dev) { kernels::normal(dev, x.view(), mean, deviation, state); }, "normal");
+static Tensor draw_uniform(const Tensor& y, double low, double high) {
+  return drawn("uniform", y, y.numel(), [&](auto dev, const View& to, PhiloxState state) { kernels::uniform(dev, to, low, high, state); });
+}
+static Tensor draw_normal(const Tensor& y, double mean, double deviation) {
+  return drawn("normal", y, y.numel(),
+               [&](auto dev, const View& to, PhiloxState state) { kernels::normal(dev, to, mean, deviation, state); });
 }
 
 Tensor rand(const Shape& shape, double low, double high, DType dtype, Device device) {
   detail::check_floating("rand", dtype);
   check_bounds("rand", dtype, low, high);
-  Tensor y = empty(shape, dtype, device);
-  draw_uniform(y, low, high);
-  return y;
+  return draw_uniform(empty(shape, dtype, device), low, high);
 }
 
 Tensor randn(const Shape& shape, double mean, double deviation, DType dtype, Device device) {
   detail::check_floating("randn", dtype);
   check_deviation("randn", mean, deviation);
-  Tensor y = empty(shape, dtype, device);
-  draw_normal(y, mean, deviation);
-  return y;
+  return draw_normal(empty(shape, dtype, device), mean, deviation);
 }
 
 Tensor bernoulli(const Shape& shape, double probability, DType dtype, Device device) {
   if (!(probability >= 0 && probability <= 1)) fail("bernoulli", fmt::format("expected a probability in [0, 1] but got {}", probability));
-  Tensor y = empty(shape, dtype, device);
-  const PhiloxState state = context().generator.reserve(y.numel());
-  on(device, [&](auto dev) { kernels::bernoulli(dev, y.view(), probability, state); }, "bernoulli");
-  return y;
+  const Tensor y = empty(shape, dtype, device);
+  return drawn("bernoulli", y, y.numel(),
+               [&](auto dev, const View& to, PhiloxState state) { kernels::bernoulli(dev, to, probability, state); });
 }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype, Device device) {
@@ -75,20 +75,17 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dt
   const std::int64_t least = dtype == DType::u8 ? 0 : dtype == DType::i32 ? INT32_MIN : INT64_MIN;
   const std::int64_t most = dtype == DType::u8 ? UINT8_MAX : dtype == DType::i32 ? INT32_MAX : INT64_MAX;
   if (low < least || high - 1 > most) fail(op, fmt::format("expected numbers that {} holds but got {} to {}", name(dtype), low, high - 1));
-  Tensor y = empty(shape, dtype, device);
-  const PhiloxState state = context().generator.reserve(y.numel());
+  const Tensor y = empty(shape, dtype, device);
   const std::uint64_t span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
-  on(device, [&](auto dev) { kernels::whole_numbers(dev, y.view(), low, span, state); }, op);
-  return y;
+  return drawn(op, y, y.numel(), [&](auto dev, const View& to, PhiloxState state) { kernels::whole_numbers(dev, to, low, span, state); });
 }
 
 Tensor randperm(std::int64_t n, Device device) {
   if (n < 0) fail("randperm", fmt::format("expected n >= 0 but got {}", n));
-  Tensor y = empty({n}, DType::i64, device);
+  const Tensor y = empty({n}, DType::i64, device);
   // A key takes two words of a block, so each element uses a whole block.
-  const PhiloxState state = context().generator.reserve(checked_mul("randperm", 4, n));
-  on(device, [&](auto dev) { kernels::permutation(dev, y.view(), state); }, "permutation");
-  return y;
+  return drawn("permutation", y, checked_mul("randperm", 4, n),
+               [](auto dev, const View& to, PhiloxState state) { kernels::permutation(dev, to, state); });
 }
 
 static void check_in_place(const char* op, const Tensor& x) {
@@ -100,15 +97,13 @@ static void check_in_place(const char* op, const Tensor& x) {
 Tensor uniform_(const Tensor& x, double low, double high) {
   check_in_place("uniform_", x);
   check_bounds("uniform_", x.dtype(), low, high);
-  draw_uniform(x, low, high);
-  return x;
+  return draw_uniform(x, low, high);
 }
 
 Tensor normal_(const Tensor& x, double mean, double deviation) {
   check_deviation("normal_", mean, deviation);
   check_in_place("normal_", x);
-  draw_normal(x, mean, deviation);
-  return x;
+  return draw_normal(x, mean, deviation);
 }
 
 namespace {
