@@ -77,9 +77,9 @@ static void allocate(const Tensor& gradient) {
 }
 
 /// Writes zeros, with one kernel for gradients that are adjacent in memory.
-static void fill_with_zeros(Tensors gradients) {
+static void fill_with_zeros(const Tensors& gradients) {
   for (const Tensor& gradient : gradients) allocate(gradient);
-  for (const Tensor& segment : contiguous_segments(std::move(gradients))) detail::fill_gradient(segment, 0);
+  for (const Tensor& segment : contiguous_segments(gradients)) detail::fill_gradient(segment, 0);
 }
 
 GradientSink::GradientSink() = default;
@@ -205,7 +205,7 @@ void write_lazy_zeros() {
     sink->zeroed_by_ = nullptr;
     return true;
   });
-  fill_with_zeros(std::move(gradients));
+  fill_with_zeros(gradients);
 }
 
 void start_from_zeros(std::initializer_list<GradientTarget*> targets) {
@@ -214,7 +214,7 @@ void start_from_zeros(std::initializer_list<GradientTarget*> targets) {
     if (*target && target->write == Write::overwrite) gradients.push_back(target->gradient);
     target->write = Write::accumulate;
   }
-  fill_with_zeros(std::move(gradients));
+  fill_with_zeros(gradients);
 }
 
 LeafWriter& LeafWriter::of_thread() {

@@ -1,7 +1,6 @@
 #include "autodiff/parameter_buffer.h"
 
 #include <algorithm>
-#include <functional>
 #include <unordered_map>
 #include <utility>
 
@@ -79,11 +78,6 @@ Tensor segment_between(const Tensor& first, const Tensor& last) {
 
 Tensor elements_of(const Tensor& x, std::int64_t begin, std::int64_t end) { return x.window({end - begin}, {1}, x.offset() + begin); }
 
-bool precedes_in_memory(const Tensor& a, const Tensor& b) {
-  const Storage *in_a = a.impl().storage.get(), *in_b = b.impl().storage.get();
-  return in_a == in_b ? a.offset() < b.offset() : std::less<const Storage*>()(in_a, in_b);
-}
-
 Place place_of(const Tensor& x) {
   const FlatStorage* const flat = flat_storage(x);
   return {x.impl().storage.get(), x.offset(), flat && flat->gather ? nullptr : x.view().data};
@@ -101,12 +95,12 @@ std::vector<std::size_t> order_in_memory(const Tensors& tensors) {
   return order;
 }
 
-Tensors contiguous_segments(Tensors tensors) {
-  std::stable_sort(tensors.begin(), tensors.end(), precedes_in_memory);
+Tensors contiguous_segments(const Tensors& tensors) {
+  const std::vector<std::size_t> order = order_in_memory(tensors);
   Tensors segments;
-  for (std::size_t first = 0, last; first < tensors.size(); first = last + 1) {
-    for (last = first; last + 1 < tensors.size() && is_adjacent(tensors[last], tensors[last + 1]);) ++last;
-    segments.push_back(segment_between(tensors[first], tensors[last]));
+  for (std::size_t first = 0, last; first < order.size(); first = last + 1) {
+    for (last = first; last + 1 < order.size() && is_adjacent(tensors[order[last]], tensors[order[last + 1]]);) ++last;
+    segments.push_back(segment_between(tensors[order[first]], tensors[order[last]]));
   }
   return segments;
 }

@@ -61,11 +61,10 @@ bool is_adjacent(const Tensor& previous, const Tensor& next);
 Tensor segment_between(const Tensor& first, const Tensor& last);
 /// (end - begin): elements [begin, end) of a contiguous tensor.
 Tensor elements_of(const Tensor& x, std::int64_t begin, std::int64_t end);
-/// Order in which tensors of one storage are adjacent, sorted by offset.
-bool precedes_in_memory(const Tensor& a, const Tensor& b);
-/// The same order, as indices into the list. Storages are in the order of their first tensor in the list, which is the same on all ranks.
+/// Order in which tensors of one storage are adjacent, by offset, as indices into the list. Storages are in the order of their first tensor
+/// in the list, which is the same on all ranks.
 std::vector<std::size_t> order_in_memory(const Tensors& tensors);
-/// Merges the tensors into as few segments as possible.
-Tensors contiguous_segments(Tensors tensors);
+/// Merges the tensors into as few segments as possible, in that order.
+Tensors contiguous_segments(const Tensors& tensors);
 
 }  // namespace tern

@@ -52,7 +52,7 @@ static Tensors gradient_segments(const Tensors& parameters) {
     const Tensor gradient = x.grad();
     if (gradient.defined()) (gradient.is_contiguous() ? merged : segments).push_back(gradient);
   }
-  for (Tensor& segment : contiguous_segments(std::move(merged))) segments.push_back(std::move(segment));
+  for (Tensor& segment : contiguous_segments(merged)) segments.push_back(std::move(segment));
   return segments;
 }
 
