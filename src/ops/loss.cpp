@@ -27,20 +27,14 @@ namespace {
 /// Dtype of the losses of logits of that dtype.
 DType loss_dtype(DType dtype) { return dtype == DType::f64 ? dtype : DType::f32; }
 
-/// Options by which targets become losses.
-struct LabelOptions {
-  std::int64_t ignore_index = -100;
-  double smoothing = 0;
-};
-
 /// Targets of N rows of logits.
 struct Tokens {
-  Tensor targets, weights;  ///< (N), contiguous; weights, in the losses' dtype, may be undefined
-  LabelOptions labels;
+  Tensor targets, weights;      ///< (N), contiguous; weights, in the losses' dtype, may be undefined
+  CrossEntropyOptions options;  ///< without the weights
 
-  kernels::TokenTargets view() const { return {targets.view(), view_of(weights), labels.ignore_index, labels.smoothing}; }
+  kernels::TokenTargets view() const { return {targets.view(), view_of(weights), options.ignore_index, options.label_smoothing}; }
   Tokens part(std::int64_t first, std::int64_t count) const {
-    return {slice(targets, 0, first, first + count), weights.defined() ? slice(weights, 0, first, first + count) : Tensor(), labels};
+    return {slice(targets, 0, first, first + count), weights.defined() ? slice(weights, 0, first, first + count) : Tensor(), options};
   }
 };
 
@@ -58,7 +52,8 @@ Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const T
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
     fail(op, fmt::format("expected label smoothing in [0, 1] but got {}", options.label_smoothing));
   const std::int64_t rows = targets.numel();
-  Tokens tokens{contiguous(reshape(targets, {rows})), {}, {options.ignore_index, options.label_smoothing}};
+  Tokens tokens{contiguous(reshape(targets, {rows})), {}, options};
+  tokens.options.token_weights = {};
   if (weights.defined()) tokens.weights = contiguous(reshape(cast(weights.detach(), loss_dtype(x.dtype())), {rows}));
   return tokens;
 }
@@ -66,10 +61,10 @@ Tokens flat_tokens(const char* op, const Tensor& x, const Shape& logits, const T
 /// Losses (N) of logits x (N, V) in ops, divided by the reduction's total if there is one: the reference of the kernels.
 Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& total) {
   const DType dtype = loss_dtype(x.dtype());
-  const double smoothing = tokens.labels.smoothing;
+  const double smoothing = tokens.options.label_smoothing;
   const Tensor share = one_hot(tokens.targets, x.size(1), dtype) * (1 - smoothing) + smoothing / static_cast<double>(x.size(1));
   const Tensor each = neg(sum(share * log_softmax(cast(x, dtype), 1), {1}));
-  Tensor losses = where(eq(tokens.targets, static_cast<double>(tokens.labels.ignore_index)), 0.0, each);
+  Tensor losses = where(eq(tokens.targets, static_cast<double>(tokens.options.ignore_index)), 0.0, each);
   if (tokens.weights.defined()) losses = losses * tokens.weights;
   if (!total.defined()) return losses;
   return sum(losses) / where(eq(total, 0), std::numeric_limits<double>::infinity(), total);  // a mean over nothing has a gradient of 0
@@ -79,7 +74,8 @@ Tensor composed_losses(const Tensor& x, const Tokens& tokens, const Tensor& tota
 struct Reduced {
   Tensor value, total;
 };
-Reduced reduce(const Tensor& losses, const Tokens& tokens, Reduction reduction) {
+Reduced reduce(const Tensor& losses, const Tokens& tokens) {
+  const Reduction reduction = tokens.options.reduction;
   if (reduction == Reduction::none) return {losses, {}};
   const Reduced result{empty({}, losses.dtype(), losses.device()), empty({}, losses.dtype(), losses.device())};
   on(losses.device(), [&](auto dev) {
@@ -101,23 +97,22 @@ kernels::LossGradient of_losses(const Tensor& g, const Tensor& total, std::int64
 /// Losses of rows of logits (N, V). The kernels compute 16-bit logits in float32: autocast has nothing to cast.
 struct CrossEntropy {
   static constexpr Op op{.name = "cross_entropy"};
-  LabelOptions labels;
-  Reduction reduction;
+  CrossEntropyOptions options;
 
   struct Kept {
     Tensor x, lse, targets, weights, total;
   };
   Result<Tensor, Kept> forward(const Tensor& rows, const Tensor& targets, const Tensor& weights) const {
     const Tensor x = rows.strides()[1] == 1 ? rows : contiguous(rows);
-    const Tokens tokens{targets, weights, labels};
+    const Tokens tokens{targets, weights, options};
     const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device()), lse = empty_like(losses);
     on(x.device(), [&](auto dev) { kernels::cross_entropy(dev, x.view(), tokens.view(), lse.view(), losses.view()); });
-    const auto [value, total] = reduce(losses, tokens, reduction);
+    const auto [value, total] = reduce(losses, tokens);
     return {value, {x, lse, targets, weights, total}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     const Tensor& x = kept.x;
-    const Tokens tokens{kept.targets, kept.weights, labels};
+    const Tokens tokens{kept.targets, kept.weights, options};
     if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {composed_losses(in[0], tokens, kept.total)}; });
     const Tensor dx = empty(x.shape(), x.dtype(), x.device());
     on(dx.device(), [&](auto dev) {
@@ -132,7 +127,7 @@ struct CrossEntropy {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   const Tokens tokens = flat_tokens(CrossEntropy::op.name, logits, logits.shape(), targets, options);
   const Tensor rows = reshape(logits, {targets.numel(), logits.size(-1)});
-  const Tensor result = call(CrossEntropy{tokens.labels, options.reduction}, rows, tokens.targets, tokens.weights);
+  const Tensor result = call(CrossEntropy{tokens.options}, rows, tokens.targets, tokens.weights);
   return options.reduction == Reduction::none ? reshape(result, targets.shape()) : result;
 }
 
@@ -304,8 +299,7 @@ Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGra
 /// Losses of a head's rows.
 struct ChunkedCrossEntropy {
   static constexpr Op op{.name = "linear_cross_entropy"};
-  LabelOptions labels;
-  Reduction reduction;
+  CrossEntropyOptions options;
   std::int64_t chunk_rows;
 
   struct Kept {
@@ -313,27 +307,28 @@ struct ChunkedCrossEntropy {
     Tensor dx, dweight, dbias;  ///< gradients of the sum of the losses, if they are reduced
   };
   Tensor plain(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets, const Tensor& token_weights) const {
-    return call(CrossEntropy{labels, reduction}, linear(x, weight, bias), targets, token_weights);
+    return call(CrossEntropy{options}, linear(x, weight, bias), targets, token_weights);
   }
   Result<Tensor, Kept> forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& targets,
                                const Tensor& token_weights) const {
     const LmHead head{x, weight, bias};
-    const Tokens tokens{targets, token_weights, labels};
+    const Tokens tokens{targets, token_weights, options};
     HeadGradients d;
-    if (reduction != Reduction::none && needs_record({x, weight, bias}))
+    if (options.reduction != Reduction::none && needs_record({x, weight, bias}))
       d = make_gradients(head, x.requires_grad(), weight.requires_grad(), bias.defined() && bias.requires_grad());
     const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device());
     chunked_cross_entropy(head, tokens, {}, losses, d, chunk_rows);
-    const auto [value, total] = reduce(losses, tokens, reduction);
+    const auto [value, total] = reduce(losses, tokens);
     return {value, {x, weight, bias, targets, token_weights, total, d.rows, d.weight, d.bias}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     const LmHead head{kept.x, kept.weight, kept.bias};
-    const Tokens tokens{kept.targets, kept.token_weights, labels};
+    const Tokens tokens{kept.targets, kept.token_weights, options};
     if (context().grad)
       return vjp(call, {head.rows, head.weight, head.bias},
                  [&](const Tensors& in) -> Tensors { return {composed_losses(linear(in[0], in[1], in[2]), tokens, kept.total)}; });
-    if (reduction != Reduction::none) return scaled(call, {kept.dx, kept.dweight, kept.dbias}, {call.grad().view(), kept.total.view()});
+    if (options.reduction != Reduction::none)
+      return scaled(call, {kept.dx, kept.dweight, kept.dbias}, {call.grad().view(), kept.total.view()});
     const GradientTarget dweight = call.sink(1, head.weight.shape(), head.weight);
     HeadGradients d = make_gradients(head, call.needs(0), false, call.needs(2));
     d.weight = dweight.gradient;
@@ -362,9 +357,8 @@ struct LinearCrossEntropy {
     const auto with_rows = [](const Tensor& matrix) {
       return matrix.strides()[1] == 1 && matrix.strides()[0] >= matrix.size(1) ? matrix : contiguous(matrix);
     };
-    const Tensor result =
-        call(ChunkedCrossEntropy{tokens.labels, options.reduction, chunk_rows}, with_rows(reshape(x, {targets.numel(), x.size(-1)})),
-             with_rows(weight), bias, tokens.targets, tokens.weights);
+    const Tensor result = call(ChunkedCrossEntropy{tokens.options, chunk_rows}, with_rows(reshape(x, {targets.numel(), x.size(-1)})),
+                               with_rows(weight), bias, tokens.targets, tokens.weights);
     return options.reduction == Reduction::none ? reshape(result, targets.shape()) : result;
   }
 };
