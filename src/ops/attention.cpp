@@ -135,19 +135,19 @@ void count_products(const AttentionSizes& sizes, const AttentionParams& params, 
 struct KernelParams {
   AttentionSizes sizes;
   AttentionParams params;
-  KernelMask mask;
+  AttentionMask mask;
   Tensor query_starts, key_starts;
 
   KernelParams(const AttentionSizes& sizes_, const AttentionParams& params_, DType dtype)
       : sizes(sizes_),
         params(params_),
-        mask(params_.mask, dtype),
+        mask(kernel_mask(params_.mask, dtype)),
         query_starts(contiguous_or_none(params_.query_starts)),
         key_starts(contiguous_or_none(params_.key_starts)) {
     params.bias = {};
   }
   kernels::Attention with(const Tensor& bias, PhiloxState draws = {}) const {
-    return {.mask = mask.view(),
+    return {.mask = mask_view(mask),
             .bias = bias.defined() ? broadcast_to(bias.detach(), sizes.scores()).view() : View{},
             .scale = scale_of(sizes, params),
             .dropout = params.training ? params.dropout : 0,

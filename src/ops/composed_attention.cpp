@@ -104,15 +104,16 @@ static Tensor additive_padding(const Tensor& padding, DType scores) {
   return masked_fill(zeros(padding.shape(), dtype, padding.device()), padding, -std::numeric_limits<double>::infinity());
 }
 
-detail::KernelMask::KernelMask(const AttentionMask& mask, DType scores)
-    : padding(additive_padding(mask.padding, scores)),
-      prefix(contiguous_or_none(mask.prefix)),
-      key_lengths(contiguous_or_none(mask.key_lengths)),
-      window(std::min(mask.window, std::int64_t(1) << 40)),  // wider ones hide nothing either, and kernels add positions to it
-      causal(mask.causal) {}
+AttentionMask detail::kernel_mask(const AttentionMask& mask, DType scores) {
+  return {.causal = mask.causal,
+          .padding = additive_padding(mask.padding, scores),
+          .prefix = contiguous_or_none(mask.prefix),
+          .key_lengths = contiguous_or_none(mask.key_lengths),
+          .window = std::min(mask.window, std::int64_t(1) << 40)};  // wider ones hide nothing either, and kernels add positions to it
+}
 
-kernels::AttentionMask detail::KernelMask::view() const {
-  return {view_of(padding), view_of(prefix), view_of(key_lengths), window, causal};
+kernels::AttentionMask detail::mask_view(const AttentionMask& mask) {
+  return {view_of(mask.padding), view_of(mask.prefix), view_of(mask.key_lengths), mask.window, mask.causal};
 }
 
 namespace {
@@ -142,8 +143,8 @@ struct FusedAttentionSoftmax {
   Result<Tensor, Kept> forward(const Tensor& scores) const {
     check_mask(op.name, scores, mask);
     const Tensor source = contiguous(scores), y = empty_like(source);
-    const detail::KernelMask masking(mask, scores.dtype());
-    on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), masking.view(), y.view()); });
+    const AttentionMask masking = detail::kernel_mask(mask, scores.dtype());
+    on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), detail::mask_view(masking), y.view()); });
     return {y, {y}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {

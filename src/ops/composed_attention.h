@@ -32,15 +32,10 @@ Tensors compose_again(const AttentionSizes& sizes, const Tensors& in, AttentionP
 Tensor attention_in_chunks(const AttentionSizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionParams& params,
                            std::int64_t bytes = kernels::attention_chunk_bytes);
 
-/// Mask as the kernels take it, with the tensors that its views point to.
-struct KernelMask {
-  KernelMask(const AttentionMask& mask, DType scores);
-  kernels::AttentionMask view() const;
-
-  Tensor padding, prefix, key_lengths;
-  std::int64_t window;
-  bool causal;
-};
+/// The mask with tensors as the kernels take them: padding that is added to the scores, contiguous prefixes and lengths.
+AttentionMask kernel_mask(const AttentionMask& mask, DType scores);
+/// View of such a mask, whose tensors live as long.
+kernels::AttentionMask mask_view(const AttentionMask& mask);
 
 /// Throws Error unless the mask fits scores of that shape (B, ..., T, S), dtype and device.
 void check_mask(const char* op, const Shape& scores, DType dtype, Device device, const AttentionMask& mask);
