@@ -1,4 +1,4 @@
-// Ops that move elements: views, joins, orders, indices (ops/view.h, join.h, index.h), and x[...] and x[...] = y.
+// Ops that move elements: views, joins, orders, indices (ops/view.h, index.h), and x[...] and x[...] = y.
 #include <variant>
 
 #include "binding.h"

@@ -19,7 +19,7 @@ namespace tern {
 // Plain compositions: the forward runs unrecorded, and backward is the closed form of the derivative, in ops. So a step keeps one or two
 // tensors for each call, not every intermediate. Fused kernels are an op's other way, for forward and backward; they take the composition's
 // gradient if that is to be differentiated again (vjp). Kernels: softmax has none itself, only attention softmax does
-// (attention_softmax.cpp); those of layer_norm and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
+// (composed_attention.cpp); those of layer_norm and rms_norm are in ops/cpu/layer_norm.cpp and cuda/rows/layer_norm.cu.
 
 Tensor detail::softmax_gradient(const Tensor& p, const Tensor& g, int dim) {
   const Tensor weighted = g * p;

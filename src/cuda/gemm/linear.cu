@@ -13,7 +13,7 @@
 // matmul.cu: y^T (N, M) = weight (N, K) x^T (K, M).
 //
 // A bias gradient: the column sums of (M, N), optionally through GELU's derivative. Each block sums some rows and leaves a partial sum
-// (deferred_sums.h). cuBLASLt has both as epilogues, but they take longer than these kernels, during which its tensor cores are idle.
+// (ops/kernels/reduce.h). cuBLASLt has both as epilogues, but they take longer than these kernels, during which its tensor cores are idle.
 namespace tern::kernels {
 
 using namespace gpu;

@@ -166,7 +166,7 @@ template <class To, class From>
 inline void convert_run(const From* from, To* to, std::int64_t n) {
   std::int64_t i = 0;
 #if defined(__F16C__) && defined(__AVX__)
-  // The bit arithmetic of half.h has too many branches for the vectorizer; the processor has an instruction.
+  // The bit arithmetic of dtype.h has too many branches for the vectorizer; the processor has an instruction.
   if constexpr (std::is_same_v<From, f16> && std::is_same_v<To, float>) {
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, f16>) {
