@@ -303,6 +303,17 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
   return result;
 }
 
+void detail::check_gradient_specs(const char* op, std::span<const TensorSpec> inputs, std::span<const Tensor> gradients) {
+  if (gradients.size() != inputs.size())
+    fail(op, fmt::format("expected backward to return {} gradients but got {}", inputs.size(), gradients.size()));
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& g = gradients[i];
+    if (g.defined() && (g.shape() != inputs[i].shape || g.dtype() != inputs[i].dtype))
+      fail(op, fmt::format("expected a gradient of shape {}, {} for input {} but got {}, {}", to_string(inputs[i].shape),
+                           name(inputs[i].dtype), i, to_string(g.shape()), name(g.dtype())));
+  }
+}
+
 void detail::forbid_second_derivative(const char* op, const Backward& call, Tensors& gradients, bool every) {
   Tensors sources;
   const auto add = [&](const Tensor& x) {

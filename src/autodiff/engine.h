@@ -49,6 +49,13 @@ JacobianProduct vjp(const TensorFunction& f, const Tensors& inputs, const Tensor
 JacobianProduct jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& tangents);
 
 namespace detail {
+/// Shape and dtype of an op's input, which its gradient must have.
+struct TensorSpec {
+  Shape shape;
+  DType dtype = DType::f32;
+};
+/// Throws Error that names the op and the first gradient whose shape or dtype is not that of its input. Undefined gradients are accepted.
+void check_gradient_specs(const char* op, std::span<const TensorSpec> inputs, std::span<const Tensor> gradients);
 /// Replaces gradients without the history of what they were computed from, or all of them if `every`, by ones that throw when
 /// differentiated.
 void forbid_second_derivative(const char* op, const Backward& call, Tensors& gradients, bool every);

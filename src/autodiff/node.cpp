@@ -170,17 +170,6 @@ void detail::end_call(const Op& op, std::span<const Tensor> outputs, const Tenso
   backend::tell([&](backend::Observer& told) { told.end_op(call); });
 }
 
-void detail::check_gradient_specs(const char* op, std::span<const TensorSpec> inputs, std::span<const Tensor> gradients) {
-  if (gradients.size() != inputs.size())
-    fail(op, fmt::format("expected backward to return {} gradients but got {}", inputs.size(), gradients.size()));
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const Tensor& g = gradients[i];
-    if (g.defined() && (g.shape() != inputs[i].shape || g.dtype() != inputs[i].dtype))
-      fail(op, fmt::format("expected a gradient of shape {}, {} for input {} but got {}, {}", to_string(inputs[i].shape),
-                           name(inputs[i].dtype), i, to_string(g.shape()), name(g.dtype())));
-  }
-}
-
 void Backward::fail_index(const char* what, std::size_t index, std::size_t count) const {
   fail(node_.op, fmt::format("expected backward to ask for one of {} {}s, counted from 0, but got {}", count, what, index));
 }

@@ -234,14 +234,6 @@ void attach(Ref<Node> node, std::span<const Tensor> outputs, const TensorList& i
 /// Bytes of the tensors that a kernel reads or writes. An expanded tensor counts with the size of its storage, which is read once.
 double observed_bytes(std::span<const Tensor> tensors);
 
-/// Shape and dtype of an op's input, which its gradient must have.
-struct TensorSpec {
-  Shape shape;
-  DType dtype = DType::f32;
-};
-/// Throws Error that names the op and the first gradient whose shape or dtype is not that of its input. Undefined gradients are accepted.
-void check_gradient_specs(const char* op, std::span<const TensorSpec> inputs, std::span<const Tensor> gradients);
-
 /// Ends the call of an op without gradient: reports it to the observers.
 void end_call(const Op& op, std::span<const Tensor> outputs, const TensorList& inputs);
 /// Ends the call of an op: reports it to the observers, then records it if a gradient is required. `again` is nullptr for an op whose
