@@ -56,43 +56,6 @@ double distance(const Tensor& a, const Tensor& b) { return max(abs(a - b)).item<
 
 }  // namespace
 
-TEST_CASE("convolutions on the CPU are those of their composition", "[convolution]") {
-  for (const DType dtype : {DType::f32, DType::f64})
-    for (const Shapes& s : shapes)
-      for (const bool has_bias : {true, false}) {
-        INFO(name(dtype) << " x " << to_string(s.x) << " w " << to_string(s.w));
-        manual_seed(1);
-        Tensors operands = {randn(s.x, dtype), randn(s.w, dtype)};
-        if (has_bias) operands.push_back(randn({s.w[0]}, dtype));
-        const auto by = [&](auto f) {
-          return all_of([&](const Tensors& t) { return f(t[0], t[1], has_bias ? t[2] : Tensor(), s.options); }, operands);
-        };
-        const Tensors got = by(conv2d), wanted = by(test::plain(conv2d));
-        for (std::size_t i = 0; i < got.size(); ++i) {
-          INFO("result " << i);
-          REQUIRE(got[i].shape() == wanted[i].shape());
-          CHECK(distance(got[i], wanted[i]) < (dtype == DType::f32 ? 1e-5 : 1e-14));
-        }
-      }
-}
-
-TEST_CASE("convolutions on a GPU are those of the CPU", "[convolution][cuda]") {
-  for (const DType dtype : {DType::f32, DType::f64})
-    for (const Shapes& s : shapes) {
-      INFO(name(dtype) << " x " << to_string(s.x) << " w " << to_string(s.w));
-      manual_seed(1);
-      const Tensors operands = {randn(s.x, dtype), randn(s.w, dtype), randn({s.w[0]}, dtype)};
-      Tensors there;
-      for (const Tensor& operand : operands) there.push_back(to(operand, cuda()));
-      const auto by = [&](const Tensors& of) { return all_of([&](const Tensors& t) { return conv2d(t[0], t[1], t[2], s.options); }, of); };
-      const Tensors got = by(there), wanted = by(operands);
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        INFO("result " << i);
-        CHECK(distance(got[i], wanted[i]) < (dtype == DType::f32 ? 1e-5 : 1e-14));
-      }
-    }
-}
-
 TEST_CASE("convolutions by columns are the same whatever number of images a product has", "[convolution]") {
   for (const DType dtype : {DType::f64, DType::bf16})
     for (const Shapes& s : shapes) {
@@ -132,47 +95,6 @@ TEST_CASE("a convolution by columns has few of them at a time and keeps none", "
   CHECK(memory_statistics(cpu).allocated - before < of_y + of_image);
   backward({y}, {ones_like(y)});
   CHECK(memory_statistics(cpu).peak_allocated - before < 2 * of_y + of_all / 8);
-}
-
-TEST_CASE("convolutions have the same bits on any number of threads", "[convolution]") {
-  for (const Shapes& s : shapes) {
-    INFO("x " << to_string(s.x) << " w " << to_string(s.w));
-    manual_seed(2);
-    const Tensors operands = {randn(s.x), randn(s.w), randn({s.w[0]})};
-    const int before = num_threads();
-    std::array<Tensors, 2> results;
-    for (const int threads : {1, 5}) {
-      set_num_threads(threads);
-      results[threads > 1] = all_of([&](const Tensors& t) { return conv2d(t[0], t[1], t[2], s.options); }, operands);
-    }
-    set_num_threads(before);
-    for (std::size_t i = 0; i < results[0].size(); ++i) {
-      INFO("result " << i);
-      CHECK(results[0][i].to_vector<float>() == results[1][i].to_vector<float>());
-    }
-  }
-}
-
-TEST_CASE("max_pool2d on the CPU is that of its composition, equal elements included", "[convolution]") {
-  struct Pool {
-    Shape x;
-    PoolOptions options;
-  };
-  for (const DType dtype : {DType::f32, DType::f64})
-    for (const Pool& p : {Pool{{3, 5, 16, 16}, {.kernel = {2, 2}}},
-                          {{2, 3, 37, 41}, {.kernel = {2, 2}}},
-                          {{2, 3, 37, 41}, {.kernel = {3, 3}}},
-                          {{1, 2, 13, 70}, {.kernel = {1, 5}}},
-                          {{2, 2, 19, 23}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}},
-                          {{1, 3, 12, 9}, {.kernel = {2, 3}, .stride = {3, 1}}}}) {
-      INFO(name(dtype) << " x " << to_string(p.x) << " kernel " << p.options.kernel[0] << " x " << p.options.kernel[1]);
-      manual_seed(5);
-      const Tensors operands = {floor(randn(p.x, dtype) * 2)};
-      const auto by = [&](auto f) { return all_of([&](const Tensors& t) { return f(t[0], p.options); }, operands); };
-      const Tensors got = by(max_pool2d), wanted = by(test::plain(max_pool2d));
-      CHECK(max(abs(got[0] - wanted[0])).item<double>() == 0);
-      CHECK(distance(got[1], wanted[1]) < (dtype == DType::f32 ? 1e-6 : 1e-14));
-    }
 }
 
 TEST_CASE("max_pool2d hands on a NaN", "[convolution]") {

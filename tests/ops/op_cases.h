@@ -109,6 +109,8 @@ struct Row {
 
 /// The row of an op with fused kernels where it is composed of others (PlainKernels): a row of its own, with the same cases.
 Row plain(Row row);
+/// The op's composition in f64 as a reference of large cases, for which loops would take too long. The plain row tests it in small ones.
+Reference composed(Call call);
 
 /// Note [Large cases]: how an op divides its work shows in sizes that would take too long in each dtype. Cases of more than large elements
 /// run in one dtype, and on a GPU in one of 16 bits as well. Those of more than huge_case are for the kernels of a GPU alone, and

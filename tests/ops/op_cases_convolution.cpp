@@ -43,6 +43,15 @@ Array with_row(Array x) {
   return x;
 }
 
+Case case_of(const Form& form) {
+  Case op;
+  op.inputs = {value(form.x), value(form.w)};
+  if (form.bias) op.inputs.push_back(value({form.w[0]})), op.inputs.back().optional = true;
+  op.call = [=](In in) -> Tensors { return {conv2d(in[0], in[1], form.bias ? in[2] : Tensor(), form.options)}; };
+  op.reference = [=](Ref in) { return one(convolved(in[0], in[1], form.bias ? &in[2] : nullptr, form.options)); };
+  return op;
+}
+
 void add_convolution(Rows& rows) {
   const auto f = conv2d;
   Row row{"conv2d", {}};
@@ -56,14 +65,8 @@ void add_convolution(Rows& rows) {
                            {{1, 1, 2, 1025}, {1, 1, 2, 3}, {.stride = {1, 8}}},
                            {{2, 1, 3, 4}, {2, 1, 2, 2}, {}, true},
                            {{1, 4, 2, 3}, {4, 1, 2, 2}, {.padding = {1, 1}, .groups = 4}},
-                           {{1, 1, 4, 5}, {2, 1, 2, 2}, {.stride = {2, 1}, .dilation = {2, 3}}}}) {
-    Case op;
-    op.inputs = {value(form.x), value(form.w)};
-    if (form.bias) op.inputs.push_back(value({form.w[0]})), op.inputs.back().optional = true;
-    op.call = [=](In in) -> Tensors { return {f(in[0], in[1], form.bias ? in[2] : Tensor(), form.options)}; };
-    op.reference = [=](Ref in) { return one(convolved(in[0], in[1], form.bias ? &in[2] : nullptr, form.options)); };
-    row.cases.push_back(op);
-  }
+                           {{1, 1, 4, 5}, {2, 1, 2, 2}, {.stride = {2, 1}, .dilation = {2, 3}}}})
+    row.cases.push_back(case_of(form));
   row.roundings = 3;           // the bias is added to a rounded product
   row.gradient_roundings = 8;  // each window's gradient is rounded before fold adds them
   row.mistakes = {{[=] { f(sample({2, 3, 4}), sample({2, 3, 1, 1}), {}, {}); }, {"(2, 3, 4)"}},
@@ -74,8 +77,27 @@ void add_convolution(Rows& rows) {
                   {[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}), sample({2}), {}); }, {"bias (1,)", "(2,)"}},
                   {[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}, DType::f64), {}, {}); }, {"f32", "f64"}}};
   row.mistakes.push_back({[=] { f(sample({1, 1, 2, 2}), sample({1, 1, 1, 1}), sample({1}, DType::f64), {}); }, {"f32", "f64"}});
-  rows.push_back(row);
   rows.push_back(plain(row));
+  // Several bands, blocks of the depth, panels of channels, and what is left over at each edge.
+  for (const Form& form : {Form{{3, 3, 16, 16}, {16, 3, 3, 3}, {.padding = {1, 1}}, true},
+                           {{2, 16, 8, 8}, {32, 16, 3, 3}, {.padding = {1, 1}}},
+                           {{1, 40, 9, 11}, {47, 40, 3, 3}, {.padding = {1, 1}}, true},                  // depth 360, channels 47
+                           {{1, 2, 70, 65}, {5, 2, 5, 3}, {.padding = {2, 0}}, true},                    // rows in several bands
+                           {{1, 3, 40, 301}, {4, 3, 3, 3}, {}, true},                                    // a row is more than a band
+                           {{2, 4, 33, 17}, {6, 4, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}}, true},  // phases
+                           {{2, 4, 14, 15}, {6, 4, 1, 1}, {.stride = {2, 3}}},                           // elements that no window sees
+                           {{1, 6, 19, 21}, {9, 2, 3, 4}, {.stride = {2, 3}, .padding = {3, 2}, .dilation = {3, 2}, .groups = 3}, true},
+                           {{2, 20, 7, 7}, {20, 1, 3, 3}, {.padding = {1, 1}, .groups = 20}, true},
+                           {{5, 3, 4, 1}, {2, 3, 2, 1}, {.padding = {1, 4}}, true},    // columns of padding alone
+                           {{130, 2, 3, 3}, {70, 2, 3, 3}, {}, true},                  // one position, three panels of channels
+                           {{7, 3, 32, 32}, {5, 3, 3, 3}, {.padding = {1, 1}}, true},  // as columns: a product for each image
+                           {{7, 6, 24, 24}, {5, 6, 1, 1}},                             // the images are the columns
+                           {{7, 6, 5, 5}, {5, 6, 1, 1}, {}, true}}) {
+    row.cases.push_back(case_of(form));
+    row.cases.back().reference = composed(row.cases.back().call);
+    row.cases.back().dtypes = {DType::f64, DType::f32};
+  }
+  rows.push_back(row);
 }
 
 void add_signals(Rows& rows) {
@@ -113,6 +135,7 @@ void add_pooling(Rows& rows) {
   struct Pool {
     Shape x;
     PoolOptions options;
+    bool has_equal = false;  ///< elements, which have no derivative by differences: those are in f64
   };
   struct Function {
     const char* name;
@@ -128,8 +151,14 @@ void add_pooling(Rows& rows) {
                           {{1, 1, 5, 33}, {.kernel = {5, 4}}},
                           {{1, 1, 2, 1025}, {.kernel = {2, 5}, .stride = {1, 4}}},
                           {{2, 1, 4, 4}, {.kernel = {2, 2}}},
-                          {{1, 2, 3, 4}, {.kernel = {2, 3}, .stride = {1, 1}, .padding = {1, 1}}}})
-      row.cases.push_back({{distinct(p.x)},
+                          {{1, 2, 3, 4}, {.kernel = {2, 3}, .stride = {1, 1}, .padding = {1, 1}}},
+                          {{3, 5, 16, 16}, {.kernel = {2, 2}}, true},
+                          {{2, 3, 37, 41}, {.kernel = {2, 2}}, true},
+                          {{2, 3, 37, 41}, {.kernel = {3, 3}}, true},
+                          {{1, 2, 13, 70}, {.kernel = {1, 5}}, true},
+                          {{2, 2, 19, 23}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}, true},
+                          {{1, 3, 12, 9}, {.kernel = {2, 3}, .stride = {3, 1}}, true}})
+      row.cases.push_back({{p.has_equal ? whole(p.x) : distinct(p.x)},
                            [=, call = call](In in) -> Tensors { return {call(in[0], p.options)}; },
                            [=](Ref in) {
                              Shape shape = {p.x[0], p.x[1]};
@@ -150,7 +179,8 @@ void add_pooling(Rows& rows) {
                                });
                                return is_max ? top : total / double(p.options.kernel[0] * p.options.kernel[1]);
                              }));
-                           }});
+                           },
+                           p.has_equal ? std::vector{DType::f32} : std::vector<DType>{}});
     const auto f = [call = call](const Shape& shape, const PoolOptions& o, DType dtype = DType::f32) { call(sample(shape, dtype), o); };
     row.mistakes = {{[=] { f({2, 3, 3}, {.kernel = {2, 2}}); }, {"(2, 3, 3)"}},
                     {[=] { f({1, 1, 2, 2}, {.kernel = {3, 1}}); }, {"fits", "(1, 1, 2, 2)"}},

@@ -17,7 +17,8 @@ namespace {
 bool is_checked(const Input& input) { return input.differentiable && is_floating(input.dtype.value_or(DType::f64)); }
 
 /// The gradients of a case's inputs, computed in `used`, where inputs and incoming gradients are numbers that `dtype` holds.
-Tensors gradients_in(const Case& op, DType dtype, DType used) {
+Tensors gradients_in(const Case& op, DType dtype, DType used, bool is_fused) {
+  const FusedKernels kernels(is_fused);
   Tensors inputs, leaves, outputs, weights;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     Tensor x = make_input(op.inputs[i], dtype, i);
@@ -42,7 +43,8 @@ struct Pair {
 
 std::vector<Pair> gradient_pairs(const Row& row, const Case& op, DType dtype) {
   if (!row.differentiable || std::none_of(op.inputs.begin(), op.inputs.end(), is_checked)) return {};
-  const Tensors got = gradients_in(op, dtype, dtype), want = gradients_in(op, dtype, DType::f64);
+  // By plain kernels, so that a fused one is tested against its composition at every size.
+  const Tensors got = gradients_in(op, dtype, dtype, true), want = gradients_in(op, dtype, DType::f64, false);
   std::vector<Pair> pairs;
   for (std::size_t i = 0; i < got.size(); ++i) {
     REQUIRE(got[i].defined() == want[i].defined());
