@@ -109,6 +109,18 @@ TEST_CASE("Indexing takes masks and tensors of indices") {
   check(x[x > 100], {0}, {});
 }
 
+TEST_CASE("Members of a tensor are the ops of their names, and a number may come first") {
+  const Tensor x = count({2, 2});
+  check(x.sum(), {}, {6});
+  check(x.sum(1), {2}, {1, 5});
+  check(x.mean(), {}, {1.5});
+  check(x.reshape({4}), {4}, {0, 1, 2, 3});
+  check(x.T(), {2, 2}, {0, 2, 1, 3});
+  check(x.to(cpu), {2, 2}, {0, 1, 2, 3});
+  CHECK(x.to(DType::f32).dtype() == DType::f32);
+  check(maximum(1.5, x), {2, 2}, {1.5, 1.5, 2, 3});
+}
+
 TEST_CASE("Integers are whole: floor, ceil and round copy them") {
   for (const DType dtype : {DType::i64, DType::i32, DType::u8}) {
     const Tensor x = cast(Tensor::from({3., 0., 7.}, {3}), dtype);

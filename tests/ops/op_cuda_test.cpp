@@ -131,32 +131,4 @@ TEST_CASE("Gradients on a second GPU are what the CPU gives, while the first is 
   check_gradients_on(cuda(1));
 }
 
-TEST_CASE("Operands on different devices are errors", "[cuda]") {
-  for (const Row& row : table()) {
-    for (std::size_t number = 0; number < row.cases.size(); ++number) {
-      const Case& op = row.cases[number];
-      if (op.inputs.size() < 2 || row.name == "copy_") continue;
-      const DType dtype = op.dtypes.empty() ? row.dtypes.front() : op.dtypes.front();
-      for (std::size_t moved = 0; moved < op.inputs.size(); ++moved) {
-        INFO(row.name << ", input " << moved << " on the GPU");
-        Tensors inputs;
-        for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-          inputs.push_back(make_input(op.inputs[i], dtype, i));
-          if (i == moved) inputs[i] = on_gpu(inputs[i]);
-        }
-        std::string message;
-        try {
-          op.call({inputs, dtype, cpu});
-        } catch (const Error& error) {
-          message = error.what();
-        }
-        CAPTURE(message);
-        const std::string start = "[" + (row.shown_name.empty() ? row.name : row.shown_name) + "] expected tensors on one device but got ";
-        CHECK((message == start + "cpu and cuda:0" || message == start + "cuda:0 and cpu"));
-      }
-      break;
-    }
-  }
-}
-
 }  // namespace tern::op_cases
