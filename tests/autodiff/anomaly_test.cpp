@@ -11,14 +11,12 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "values.h"
 
 namespace tern {
 
 namespace {
 
-Tensor leaf(const std::vector<double>& values) {
-  return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).set_requires_grad();
-}
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 }  // namespace

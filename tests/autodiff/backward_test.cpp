@@ -15,19 +15,9 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "values.h"
 
 namespace tern {
-
-namespace {
-
-using Doubles = std::vector<double>;
-
-Tensor leaf(const Doubles& values, const Shape& shape) { return Tensor::from(values, shape).set_requires_grad(); }
-Tensor leaf(const Doubles& values) { return leaf(values, {static_cast<std::int64_t>(values.size())}); }
-Tensor leaf(double value) { return leaf({value}, {}); }
-Doubles list(const Tensor& x) { return x.to_vector<double>(); }
-
-}  // namespace
 
 TEST_CASE("backward adds to the gradients of leaves") {
   const Tensor x = leaf({1, 2, 3}), y = leaf({4, 5, 6});

@@ -14,8 +14,6 @@ namespace tern {
 
 namespace {
 
-using Doubles = std::vector<double>;
-
 struct HalfKernel : Function<HalfKernel> {
   static Tensor forward(Tensors& saved, const Tensor& x) {
     saved = {x};

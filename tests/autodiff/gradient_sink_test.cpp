@@ -16,17 +16,11 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "values.h"
 
 namespace tern {
 
 namespace {
-
-using Doubles = std::vector<double>;
-
-Tensor leaf(const Doubles& values, const Shape& shape) { return Tensor::from(values, shape).set_requires_grad(); }
-Tensor leaf(const Doubles& values) { return leaf(values, {static_cast<std::int64_t>(values.size())}); }
-Tensor leaf(double value) { return leaf({value}, {}); }
-Doubles list(const Tensor& x) { return x.to_vector<double>(); }
 
 /// How a leaf's gradient is kept before a pass.
 enum class Kept { none, elements, flat_zeros };

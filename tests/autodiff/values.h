@@ -13,4 +13,12 @@ inline Tensor values(std::uint64_t seed, const Shape& shape) {
   return Tensor::from(result, shape);
 }
 
+using Doubles = std::vector<double>;
+
+/// A leaf of these numbers in f64, and the numbers of a tensor.
+inline Tensor leaf(const Doubles& values, const Shape& shape) { return Tensor::from(values, shape).set_requires_grad(); }
+inline Tensor leaf(const Doubles& values) { return leaf(values, {static_cast<std::int64_t>(values.size())}); }
+inline Tensor leaf(double value) { return leaf({value}, {}); }
+inline Doubles list(const Tensor& x) { return x.to_vector<double>(); }
+
 }  // namespace tern
