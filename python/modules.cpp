@@ -12,7 +12,6 @@
 
 #include "names.h"
 #include "nn/module.h"
-#include "nn/summary.h"
 #include "train/precision.h"
 
 namespace tern::python {

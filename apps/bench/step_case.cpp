@@ -167,7 +167,7 @@ double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optim
     profiler.end_step();
   }
   const profile::Profile profile = profiler.finish();
-  train::write_profile(profile, *memory, train::profile_files(c.out));
+  train::write_profile(profile, *memory, c.out);
   return static_cast<double>(profile.wall()) / 1e6 / static_cast<double>(profile.steps());
 }
 

@@ -7,5 +7,4 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/recurrent.h"
-#include "nn/summary.h"
 #include "nn/transformer.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <functional>
 
 #include "nn/init.h"
 #include "ops/factory.h"
@@ -54,22 +53,12 @@ std::string RecurrentLayers::settings() const {
 
 namespace {
 
-/// States after each step: an LSTM's h and c, a GRU's h.
-struct RunState {
-  Tensor h, c;
-};
-/// One step of direction `w`, from its rows of the input's products.
-using Step = std::function<RunState(const RecurrentWeights& w, const Tensor& x_gates, const RunState& before)>;
-/// The bias of the input's products.
-using InputBias = std::function<Tensor(const RecurrentWeights& w)>;
-
-struct RunResult {
-  Tensor y, h, c;
-};
-
-/// Runs all layers and directions over all steps. Steps are the outermost dimension in memory, so that a step's rows are contiguous.
-RunResult run(const char* type, const RecurrentLayers& layers, bool training, const Tensor& x, const Tensor& h, const Tensor& c, bool has_c,
-              const InputBias& input_bias, const Step& step) {
+/// Runs all layers and directions over all steps; a GRU has no c. step(w, x_gates, before) is one step of direction `w`, from its rows of
+/// the input's products, of which input_bias(w) is the bias. Steps are the outermost dimension in memory, so that a step's rows are
+/// contiguous.
+template <class InputBias, class Step>
+LSTMResult run(const char* type, const RecurrentLayers& layers, bool training, const Tensor& x, const Tensor& h, const Tensor& c,
+               bool has_c, const InputBias& input_bias, const Step& step) {
   const RecurrentOptions& o = layers.options;
   if (x.dims() != 3 || x.size(2) != layers.in || x.numel() == 0)
     fail(type, fmt::format("expected x ({}, {}) with one step or more but got {}", o.batch_first ? "B, T" : "T, B", layers.in,
@@ -94,7 +83,7 @@ RunResult run(const char* type, const RecurrentLayers& layers, bool training, co
       const auto at = static_cast<std::size_t>(layer * ways + way);
       const RecurrentWeights& w = layers.directions[at];
       const Tensors products = unstack(linear(contiguous(in), w.weight_ih, input_bias(w)));
-      RunState state{first(hs, at), has_c ? first(cs, at) : Tensor()};
+      LSTMState state{first(hs, at), has_c ? first(cs, at) : Tensor()};
       Tensors each(products.size());
       for (std::int64_t t = 0; t < steps; ++t) {
         const auto now = static_cast<std::size_t>(way == 0 ? t : steps - 1 - t);
@@ -107,7 +96,7 @@ RunResult run(const char* type, const RecurrentLayers& layers, bool training, co
     }
     in = ways == 1 ? outputs[0] : cat(outputs, 2);
   }
-  return {o.batch_first ? contiguous(transpose(in, 0, 1)) : in, stack(last_h), has_c ? stack(last_c) : Tensor()};
+  return {o.batch_first ? contiguous(transpose(in, 0, 1)) : in, {stack(last_h), has_c ? stack(last_c) : Tensor()}};
 }
 
 }  // namespace
@@ -118,12 +107,10 @@ LSTMResult LSTM::forward(const Tensor& x, const LSTMState& state) const {
   const ModuleScope scope(this, "LSTM");
   if (state.h.defined() != state.c.defined()) fail("LSTM", "expected a state of both h and c, or neither, but one is undefined");
   const auto bias = [](const RecurrentWeights& w) { return w.bias_ih.defined() ? w.bias_ih + w.bias_hh : Tensor(); };
-  const auto step = [](const RecurrentWeights& w, const Tensor& x_gates, const RunState& before) -> RunState {
-    const LSTMState after = lstm_cell(x_gates, linear(before.h, w.weight_hh), before.c);
-    return {after.h, after.c};
+  const auto step = [](const RecurrentWeights& w, const Tensor& x_gates, const LSTMState& before) {
+    return lstm_cell(x_gates, linear(before.h, w.weight_hh), before.c);
   };
-  const RunResult result = run("LSTM", layers, training, x, state.h, state.c, true, bias, step);
-  return {result.y, {result.h, result.c}};
+  return run("LSTM", layers, training, x, state.h, state.c, true, bias, step);
 }
 
 GRU::GRU(std::int64_t in, std::int64_t hidden, const RecurrentOptions& options) : layers("GRU", in, hidden, 3, options) {}
@@ -131,11 +118,11 @@ GRU::GRU(std::int64_t in, std::int64_t hidden, const RecurrentOptions& options) 
 GRUResult GRU::forward(const Tensor& x, const Tensor& h) const {
   const ModuleScope scope(this, "GRU");
   const auto bias = [](const RecurrentWeights& w) { return w.bias_ih; };
-  const auto step = [](const RecurrentWeights& w, const Tensor& x_gates, const RunState& before) -> RunState {
+  const auto step = [](const RecurrentWeights& w, const Tensor& x_gates, const LSTMState& before) -> LSTMState {
     return {gru_cell(x_gates, linear(before.h, w.weight_hh, w.bias_hh), before.h), {}};
   };
-  const RunResult result = run("GRU", layers, training, x, h, {}, false, bias, step);
-  return {result.y, result.h};
+  const LSTMResult result = run("GRU", layers, training, x, h, {}, false, bias, step);
+  return {result.y, result.state.h};
 }
 
 }  // namespace tern::nn

@@ -1,5 +1,3 @@
-#include "nn/summary.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,9 @@
 #include <ostream>
 #include <unordered_map>
 
+#include "nn/module.h"
+
+// How a module is shown: the table of its tensors, and its tree.
 namespace tern::nn {
 
 namespace {

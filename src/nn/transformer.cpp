@@ -162,7 +162,9 @@ static void initialize_xavier(const std::vector<NamedTensor>& parameters, double
   }
 }
 
-void initialize(const std::vector<NamedTensor>& parameters, const TransformerOptions& options, std::int64_t branches) {
+/// Initializes parameters, named by their paths in a model, as options.initialization says. `branches` is the number of residual branches
+/// of the model.
+static void initialize(const std::vector<NamedTensor>& parameters, const TransformerOptions& options, std::int64_t branches) {
   const auto width = static_cast<double>(options.width);
   switch (options.initialization) {
     case Initialization::gpt2: return initialize_gpt2(parameters, branches);
@@ -185,16 +187,16 @@ Tensor sinusoid_table(std::int64_t length, std::int64_t width, Device device) {
   return to(table, device);
 }
 
-TransformerModel::TransformerModel(const TransformerOptions& options_) : TransformerModel(options_, TransformerPart{}) {
+TransformerModel::TransformerModel(const TransformerOptions& options_) : TransformerModel(options_, "TransformerModel") {
   initialize(named_parameters(*this), options, 2 * options.layers);
 }
 
-TransformerModel::TransformerModel(const TransformerOptions& options_, const TransformerPart& part)
-    : options(options_), model_(part.model) {
+TransformerModel::TransformerModel(const TransformerOptions& options_, const char* model, bool cross, const Embedding* shared)
+    : options(options_), model_(model) {
   if (options.vocab < 1 || options.length < 1 || options.width < 1 || options.layers < 0 || options.ff < 0)
     fail(model_, fmt::format("expected sizes >= 1 but got vocab {}, length {}, width {}, layers {}, ff {}", options.vocab, options.length,
                              options.width, options.layers, options.ff));
-  tokens = part.tokens ? *part.tokens : Embedding(options.vocab, options.width, options.device);
+  tokens = shared ? *shared : Embedding(options.vocab, options.width, options.device);
   Tensor rope;
   if (options.positions == Positions::learned) positions.emplace(options.length, options.width, options.device);
   if (options.positions == Positions::sinusoidal) sinusoids = sinusoid_table(options.length, options.width, options.device);
@@ -204,9 +206,8 @@ TransformerModel::TransformerModel(const TransformerOptions& options_, const Tra
   }
   drop = Dropout(options.dropout);
   // Created one by one: copies of one layer would share its parameters.
-  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options, part.cross, rope);
-  if (options.final_norm && options.norm != NormKind::none)
-    norm.emplace(options.norm, options.width, NormOptions{.eps = options.layer_norm_eps, .bias = options.bias, .device = options.device});
+  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options, cross, rope);
+  if (options.final_norm && options.norm != NormKind::none) norm.emplace(options.norm, options.width, norm_options(options));
 }
 
 void TransformerModel::visit(Visitor& v) {
@@ -225,27 +226,12 @@ DType TransformerModel::dtype() const {
   return scale.defined() ? scale.dtype() : DType::f32;
 }
 
-Tensor TransformerModel::position_table() const {
-  if (positions) return positions->weight;
-  return sinusoids.defined() ? cast(sinusoids, dtype()) : Tensor();
-}
-
-Tensor TransformerModel::position_rows(const Tensor& position_ids, std::int64_t length) const {
-  if (positions && positions->quantized.defined()) {
-    const bool is_given = position_ids.defined();
-    return positions->forward(is_given ? position_ids : arange(length, DType::i64, positions->device()), dtype());
-  }
-  const Tensor table = position_table();
-  if (!table.defined()) return {};
-  return position_ids.defined() ? embedding(table, position_ids) : slice(table, 0, 0, length);
-}
-
 /// Token and position embeddings, after dropout: (B, T, width).
 Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids) const {
   const double scale = options.scales_embeddings ? std::sqrt(static_cast<double>(options.width)) : 1;
-  const bool is_quantized = tokens.quantized.defined() || (positions && positions->quantized.defined());
-  if (!position_ids.defined() && !is_quantized) {
-    Tensor table = position_table();
+  const bool has_quantized_positions = positions && positions->quantized.defined();
+  Tensor table = positions ? positions->weight : sinusoids.defined() ? cast(sinusoids, dtype()) : Tensor();
+  if (!position_ids.defined() && !tokens.quantized.defined() && !has_quantized_positions) {
     if (scale == 1) return embedding(tokens.weight, table, ids, drop.p, drop.training);
     // The op has no scale, and dropout uses the same random numbers on either side of one.
     if (table.defined()) table = slice(table, 0, 0, ids.size(1)) * (1 / scale);
@@ -253,7 +239,9 @@ Tensor TransformerModel::embedded(const Tensor& ids, const Tensor& position_ids)
   }
   Tensor x = tokens.forward(ids, dtype());
   if (scale != 1) x = x * scale;
-  if (const Tensor rows = position_rows(position_ids, ids.size(1)); rows.defined()) x = x + rows;
+  if (has_quantized_positions)
+    x = x + positions->forward(position_ids.defined() ? position_ids : arange(ids.size(1), DType::i64, positions->device()), dtype());
+  else if (table.defined()) x = x + (position_ids.defined() ? embedding(table, position_ids) : slice(table, 0, 0, ids.size(1)));
   return drop.forward(x);
 }
 
@@ -335,7 +323,7 @@ Tensor reset_position_ids(const Tensor& prefix, std::int64_t length, std::int64_
   return minimum(where(lt(columns, ends), columns, columns - ends + static_cast<double>(start)), static_cast<double>(last));
 }
 
-DecoderLM::DecoderLM(const DecoderLMOptions& options_) : Callable(options_, {.model = "DecoderLM"}) {
+DecoderLM::DecoderLM(const DecoderLMOptions& options_) : Callable(options_, "DecoderLM") {
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = tokens.weight;
   initialize(named_parameters(*this), options, 2 * options.layers);
@@ -359,23 +347,19 @@ Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntro
   return head.cross_entropy(x, labels, loss_options);
 }
 
-static TransformerOptions encoder_options(const EncoderDecoderOptions& o) {
-  TransformerOptions result = o;
-  result.layers = o.encoder_layers;
-  return result;
-}
-
 EncoderDecoder::EncoderDecoder(const EncoderDecoderOptions& options_) : options(options_) {
   if (options.encoder_layers < 0) fail("EncoderDecoder", fmt::format("expected encoder_layers >= 0 but got {}", options.encoder_layers));
   if (options.encoder_layers == 0) options.encoder_layers = options.layers;
-  encoder = TransformerModel(encoder_options(options), {.model = "EncoderDecoder"});
-  decoder = TransformerModel(options, {.model = "EncoderDecoder", .cross = true, .tokens = encoder.tokens});
+  TransformerOptions below = options;
+  below.layers = options.encoder_layers;
+  encoder = TransformerModel(below, "EncoderDecoder");
+  decoder = TransformerModel(options, "EncoderDecoder", true, &encoder.tokens);
   head = Linear(options.width, options.vocab, options.head_bias, options.device);
   if (options.tied_head) head.weight = decoder.tokens.weight;
-  std::vector<NamedTensor> below, above;
-  for (const NamedTensor& entry : named_parameters(*this)) (entry.name.starts_with("encoder.") ? below : above).push_back(entry);
-  initialize(below, options, 2 * options.encoder_layers);
-  initialize(above, options, 3 * options.layers);
+  std::vector<NamedTensor> of_encoder, of_decoder;
+  for (const NamedTensor& entry : named_parameters(*this)) (entry.name.starts_with("encoder.") ? of_encoder : of_decoder).push_back(entry);
+  initialize(of_encoder, options, 2 * options.encoder_layers);
+  initialize(of_decoder, options, 3 * options.layers);
 }
 
 void EncoderDecoder::visit(Visitor& v) {

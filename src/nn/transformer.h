@@ -123,13 +123,6 @@ struct Memory {
   AttentionMask mask = {};  ///< valid keys of each row
 };
 
-/// Settings of a TransformerModel that is part of a larger model, which calls `initialize` for both.
-struct TransformerPart {
-  const char* model = "TransformerModel";  ///< name in errors
-  bool cross = false;                      ///< each layer has cross attention to a memory
-  std::optional<Embedding> tokens = {};    ///< token table of another part, to be shared
-};
-
 /// Body of a language model: token and position embeddings, pre-LN transformer layers and a final norm. DecoderLM adds a head to it,
 /// EncoderDecoder has two of them.
 struct TransformerModel : Module {
@@ -137,8 +130,9 @@ struct TransformerModel : Module {
   /// Throws Error for sizes that are not positive, heads that do not divide width without a head_dim, or an odd head size with rotary
   /// positions.
   explicit TransformerModel(const TransformerOptions& options);
-  /// The same as a part of a larger model; parameters keep the initialization of their layers.
-  TransformerModel(const TransformerOptions& options, const TransformerPart& part);
+  /// The same as a part of a larger model, which is named in errors and initializes its parameters itself: those of this part keep the
+  /// initialization of their layers. With `cross` each layer has cross attention to a memory; `tokens` is the table of another part.
+  TransformerModel(const TransformerOptions& options, const char* model, bool cross = false, const Embedding* tokens = nullptr);
   void visit(Visitor& v) override;
 
   /// ids (B, T) of i64 -> (B, T, width). `mask` is the mask among the T tokens; position_ids, (B, T) of i64, are rows of the table of
@@ -166,17 +160,9 @@ struct TransformerModel : Module {
   Tensor embedded(const Tensor& ids, const Tensor& position_ids) const;
   void forward_block(const TransformerLayer& block, ResidualStream& stream, const AttentionMask& mask, const Tensor& memory,
                      const AttentionMask& memory_mask) const;
-  /// Position embeddings, which are added to the token embeddings: (length, width), or undefined.
-  Tensor position_table() const;
-  /// Rows of that table for `length` tokens from the first on, or for position_ids.
-  Tensor position_rows(const Tensor& position_ids, std::int64_t length) const;
 
   const char* model_ = "TransformerModel";
 };
-
-/// Initializes parameters, named by their paths in a model, as options.initialization says. `branches` is the number of residual branches
-/// of the model.
-void initialize(const std::vector<NamedTensor>& parameters, const TransformerOptions& options, std::int64_t branches);
 
 /// Sinusoidal positions, sin(t / 10000^(2i / width)) at [t, 2i] and the cosine of the same at [t, 2i + 1]: (length, width), f32. Vaswani et
 /// al., 2017, section 3.5.

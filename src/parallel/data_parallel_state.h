@@ -220,7 +220,12 @@ struct DataParallel::State {
   void begin_gathers(std::size_t last) {
     if (!has_sharded_optimizer || sharded) return;  // sharded parameters are gathered on use
     const backend::PassScope observed("communication");
-    while (gathers.size() < buckets.size() && gathers.size() <= last) begin_gather(buckets[gathers.size()]);
+    const NoGrad unrecorded;
+    while (gathers.size() < buckets.size() && gathers.size() <= last) {
+      const Bucket& bucket = buckets[gathers.size()];
+      const Tensor shared = elements_of(bucket.values, 0, group.size() * bucket.part);
+      gathers.push_back(group.all_gather(shared, part_of(bucket, shared)));
+    }
   }
   /// Starts the gathers of the remaining buckets, and waits for all.
   void wait_for_gathers() {
@@ -228,12 +233,6 @@ struct DataParallel::State {
     const backend::PassScope observed("communication");
     for (Work& work : gathers) work.wait();
     gathers.clear();
-  }
-
-  void begin_gather(const Bucket& bucket) {
-    const NoGrad unrecorded;
-    const Tensor shared = elements_of(bucket.values, 0, group.size() * bucket.part);
-    gathers.push_back(group.all_gather(shared, part_of(bucket, shared)));
   }
 
   /// Counts a final gradient of a unit of sharded parameters.

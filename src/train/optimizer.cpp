@@ -357,10 +357,11 @@ std::vector<Optimizer::Update> Optimizer::updates() const {
   return updates;
 }
 
-std::vector<Optimizer::Gradient> Optimizer::own_gradients() {
+Tensors Optimizer::own_gradients() {
   if (!is_laid_out()) lay_out();
-  std::vector<Gradient> result;
-  for (const Update& update : updates()) result.push_back({update.range.gradient, update.is_counted});
+  Tensors result;
+  for (const Update& update : updates())
+    if (update.is_counted) result.push_back(update.range.gradient);
   return result;
 }
 

@@ -118,13 +118,8 @@ class Optimizer {
   /// Completes the masters of 16-bit parameters, of which a sharded optimizer updates only its own elements, before they are read. All
   /// processes call it.
   void gather_masters();
-  /// A part of the gradients, contiguous for one kernel.
-  struct Gradient {
-    Tensor segment;          ///< (n)
-    bool is_counted = true;  ///< false if another process counts it in the global norm
-  };
-  /// Gradients of the elements that this process updates, in as few segments as possible: for norms and for inspection.
-  std::vector<Gradient> own_gradients();
+  /// Gradients of the elements that this process updates and counts in the global norm, in as few segments (n) as possible.
+  Tensors own_gradients();
 
   /// Parameters of all groups, in the order in which they were given.
   Tensors parameters() const;

@@ -90,10 +90,7 @@ static ClippedNorm norm_and_factor(Optimizer& optimizer, double max_norm, const 
     const Tensors parameters = optimizer.parameters();
     return norm_and_factor(gradient_segments(parameters), device_of(parameters), max_norm, loss);
   }
-  Tensors segments;
-  for (const Optimizer::Gradient& gradient : optimizer.own_gradients())
-    if (gradient.is_counted) segments.push_back(gradient.segment);
-  return norm_and_factor(segments, optimizer.steps().device(), max_norm, loss, [&](const Tensor& sums) {
+  return norm_and_factor(optimizer.own_gradients(), optimizer.steps().device(), max_norm, loss, [&](const Tensor& sums) {
     const Tensor all = reshape(sum(sums), {1});
     optimizer.exchange()->sum(all);
     return all;

@@ -42,18 +42,15 @@ static profile::Roofline measure_roofline(Device device) {
   return {.flops = 2 * size * size * size / product, .bytes = 8 * static_cast<double>(count) / copy};
 }
 
-ProfileFiles profile_files(const std::filesystem::path& directory) {
-  return {directory / "trace.json", directory / "ops.md", directory / "memory.svg"};
-}
-
-void write_profile(const profile::Profile& profile, const profile::MemoryHistory& memory, const ProfileFiles& files) {
-  profile::write_chrome_trace(profile, files.trace);
-  io::write_file_atomically(files.op_table, profile::op_table(profile, measure_roofline(profile.device)));
-  io::write_file_atomically(files.memory, profile::to_svg(memory, "Memory of a training step, " + to_string(memory.device())));
+void write_profile(const profile::Profile& profile, const profile::MemoryHistory& memory, const std::filesystem::path& directory) {
+  const std::filesystem::path trace = directory / "trace.json", ops = directory / "ops.md", picture = directory / "memory.svg";
+  profile::write_chrome_trace(profile, trace);
+  io::write_file_atomically(ops, profile::op_table(profile, measure_roofline(profile.device)));
+  io::write_file_atomically(picture, profile::to_svg(memory, "Memory of a training step, " + to_string(memory.device())));
   const std::int64_t steps = std::max<std::int64_t>(profile.steps(), 1);
   write_output(fmt::format("profile  {} step{} of {:.3f} ms: {}, {} and {}\n", steps, steps == 1 ? "" : "s",
-                           static_cast<double>(profile.wall()) / 1e6 / static_cast<double>(steps), text::printable(files.trace.string()),
-                           text::printable(files.op_table.string()), text::printable(files.memory.string())));
+                           static_cast<double>(profile.wall()) / 1e6 / static_cast<double>(steps), text::printable(trace.string()),
+                           text::printable(ops.string()), text::printable(picture.string())));
 }
 
 StepProfile::StepProfile(StepProfileOptions options) : options_(std::move(options)) {
@@ -115,7 +112,7 @@ void StepProfile::write() {
   const profile::Profile profile = profiler_->finish();
   profiler_.reset();
   Attempt attempt(options_.program);
-  attempt([&] { write_profile(profile, *memory_, options_.files()); });
+  attempt([&] { write_profile(profile, *memory_, options_.directory()); });
   memory_.reset();
 }
 

@@ -13,18 +13,12 @@
 
 namespace tern::train {
 
-/// The files of a profile.
-struct ProfileFiles {
-  std::filesystem::path trace, op_table, memory;
-};
-/// The files trace.json, ops.md and memory.svg of a directory.
-ProfileFiles profile_files(const std::filesystem::path& directory);
-
 /// Index of the warm-up step whose memory is drawn. Not the first one, which allocates the optimizer's moments.
 inline constexpr std::int64_t memory_step = 1;
 
-/// Writes the files and prints their names. Measures the roofline, which takes some tenths of a second. Throws FileError.
-void write_profile(const profile::Profile& profile, const profile::MemoryHistory& memory, const ProfileFiles& files);
+/// Writes trace.json, ops.md and memory.svg in a directory and prints their names. Measures the roofline, which takes some tenths of a
+/// second. Throws FileError.
+void write_profile(const profile::Profile& profile, const profile::MemoryHistory& memory, const std::filesystem::path& directory);
 
 struct StepProfileOptions {
   std::int64_t steps = 3;
@@ -32,8 +26,8 @@ struct StepProfileOptions {
   Device device = cpu;
   const nn::Module* model = nullptr;  ///< gives the names of modules and memory
   Optimizer* optimizer = nullptr;
-  std::string program = {};             ///< prefix of messages
-  std::function<ProfileFiles()> files;  ///< called when they are written, as a run may have moved
+  std::string program = {};                          ///< prefix of messages
+  std::function<std::filesystem::path()> directory;  ///< of the files, called when they are written, as a run may have moved
 };
 
 /// Profiles some steps of a training after a warm-up, records the memory of one step of the warm-up, and writes the files. A failure to

@@ -240,7 +240,7 @@ void Trainer::run() {
                            .model = &model_,
                            .optimizer = optimizer_.get(),
                            .program = run_.program(),
-                           .files = [this] { return profile_files(std::filesystem::path(run_.directory().trace()).parent_path()); }});
+                           .directory = [this] { return std::filesystem::path(run_.directory().trace()).parent_path(); }});
   try {
     run_rounds();
   } catch (const Stopped&) {

@@ -50,7 +50,6 @@ ABSENT_CLASSES = {
     "nn.SummaryRow": "Module.summary() is its text",
     "nn.TokenIds": "a list of numbers",
     "nn.TransformerModel": "of DecoderLM's parts",
-    "nn.TransformerPart": "of DecoderLM's parts",
     "nn.Visitor": "attributes are members",
     "train.OptimizerOf": "SGD, Adam and others",
     "train.ClippedNorm": "of update's parts",
