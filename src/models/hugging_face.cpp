@@ -14,7 +14,6 @@
 #include "io/files.h"
 #include "io/safetensors.h"
 #include "io/safetensors_header.h"
-#include "models/hugging_face_config.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "nn/transformer.h"
 
@@ -30,5 +31,23 @@ struct HuggingFaceSaveOptions {
 /// it is missing. An earlier model in it is replaced (io::save_safetensors_files); other files, such as tokenizer.json, are left alone.
 /// Throws Error for a model that is neither a GPT-2 nor a Llama, and FileError or DiskError.
 void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, const HuggingFaceSaveOptions& options = {});
+
+/// Architectures of Hugging Face's that a DecoderLM has.
+enum class Architecture : std::uint8_t { gpt2, llama };
+
+/// What config.json says.
+struct HuggingFaceConfig {
+  Architecture architecture = Architecture::gpt2;  ///< `model_type`
+  nn::DecoderLMOptions options;                    ///< the model's
+};
+
+/// Parses config.json. Throws FileError with a message that begins with `where`, its path, and names the key and the remedy.
+HuggingFaceConfig parse_config(std::string_view json, const std::string& where);
+
+/// The architecture of options. Throws Error if they are of no known architecture, or use an option that transformers lacks.
+HuggingFaceConfig config_of(const nn::DecoderLMOptions& options);
+
+/// The text of config.json. `dtype` is that of the parameters.
+std::string config_text(const HuggingFaceConfig& config, DType dtype);
 
 }  // namespace tern::models

@@ -1,5 +1,3 @@
-#include "models/hugging_face_config.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "io/files.h"
+#include "models/hugging_face.h"
 #include "text/json_reader.h"
 #include "text/unicode.h"
 

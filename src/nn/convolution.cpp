@@ -65,11 +65,6 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, Size2d kernel, const Conv2dOpt
   make_parameters("Conv2d", weight, bias, {out, seen, kernel[0], kernel[1]}, in, o.groups, o.bias, o.device);
 }
 
-void Conv2d::visit(Visitor& v) {
-  v("weight", weight);
-  v("bias", bias);
-}
-
 std::string Conv2d::settings() const {
   return weight.defined() ? conv_settings(weight, bias, options, {weight.size(2), weight.size(3)}) : "";
 }
@@ -93,11 +88,6 @@ ConvTranspose2d::ConvTranspose2d(std::int64_t in, std::int64_t out, Size2d kerne
   if (o.bias) bias = init::uniform(detail::parameter({out}, o.device), -bound, bound);
 }
 
-void ConvTranspose2d::visit(Visitor& v) {
-  v("weight", weight);
-  v("bias", bias);
-}
-
 std::string ConvTranspose2d::settings() const {
   if (!weight.defined()) return "";
   const ConvTransposeOptions& o = options;
@@ -116,11 +106,6 @@ Conv1d::Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const Con
     : options{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
   check_steps("Conv1d", {o.stride, o.stride}, {o.padding, o.padding}, {o.dilation, o.dilation});
   make_parameters("Conv1d", weight, bias, {out, o.groups >= 1 ? in / o.groups : 0, kernel}, in, o.groups, o.bias, o.device);
-}
-
-void Conv1d::visit(Visitor& v) {
-  v("weight", weight);
-  v("bias", bias);
 }
 
 std::string Conv1d::settings() const {

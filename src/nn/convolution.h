@@ -27,7 +27,7 @@ struct Conv2d final : Callable<Conv2d> {
   Conv2d() = default;
   /// Convolves `in` channels to `out`, with windows of `kernel`. Parameters are drawn from this thread's generator, in f32.
   Conv2d(std::int64_t in, std::int64_t out, Size2d kernel, const Conv2dOptions& options = {});
-  void visit(Visitor& v) override;
+  void visit(Visitor& v) override { v("weight", weight), v("bias", bias); }
   std::string settings() const override;
   /// x (B, in, H, W) -> (B, out, oh, ow), with the sizes of conv2d. Throws Error if the window does not fit.
   Tensor forward(const Tensor& x) const;
@@ -55,7 +55,7 @@ struct ConvTranspose2d final : Callable<ConvTranspose2d> {
   ConvTranspose2d() = default;
   /// From `in` channels to `out`, with windows of `kernel`. Parameters are drawn from this thread's generator, in f32.
   ConvTranspose2d(std::int64_t in, std::int64_t out, Size2d kernel, const ConvTranspose2dOptions& options = {});
-  void visit(Visitor& v) override;
+  void visit(Visitor& v) override { v("weight", weight), v("bias", bias); }
   std::string settings() const override;
   /// x (B, in, H, W) -> (B, out, oh, ow), with the sizes of conv_transpose2d.
   Tensor forward(const Tensor& x) const;
@@ -80,7 +80,7 @@ struct Conv1d final : Callable<Conv1d> {
   Conv1d() = default;
   /// Convolves `in` channels to `out`, with windows of `kernel` elements.
   Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const Conv1dOptions& options = {});
-  void visit(Visitor& v) override;
+  void visit(Visitor& v) override { v("weight", weight), v("bias", bias); }
   std::string settings() const override;
   /// x (B, in, L) -> (B, out, ol), ol = (L + 2 padding - dilation (kernel - 1) - 1) / stride + 1.
   Tensor forward(const Tensor& x) const;

@@ -55,11 +55,6 @@ Embedding::Embedding(std::int64_t count, std::int64_t width, Device device) {
   init::normal(weight);
 }
 
-void Embedding::visit(Visitor& v) {
-  v("weight", weight);
-  v.buffer("weight", quantized.rows);
-}
-
 std::string Embedding::settings() const {
   if (quantized.defined()) return fmt::format("{}, {}, {}", quantized.out(), quantized.in, tern::name(quantized.format));
   return weight.defined() ? fmt::format("{}, {}", weight.size(0), weight.size(1)) : "";
@@ -80,11 +75,6 @@ Norm::Norm(NormKind kind_, std::int64_t width, const NormOptions& options) : kin
   if (kind == NormKind::none) return;
   weight = init::ones(parameter({width}, options.device));
   if (options.bias && kind == NormKind::layer) bias = init::zeros(parameter({width}, options.device));
-}
-
-void Norm::visit(Visitor& v) {
-  v("weight", weight);
-  v("bias", bias);
 }
 
 std::string Norm::type_name() const { return name(kind); }
@@ -171,11 +161,6 @@ GroupNorm::GroupNorm(std::int64_t groups_, std::int64_t channels, const GroupNor
   if (!options.affine) return;
   weight = init::ones(parameter({channels}, options.device));
   bias = init::zeros(parameter({channels}, options.device));
-}
-
-void GroupNorm::visit(Visitor& v) {
-  v("weight", weight);
-  v("bias", bias);
 }
 
 std::string GroupNorm::settings() const {

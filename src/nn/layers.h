@@ -50,7 +50,7 @@ struct Embedding final : Callable<Embedding> {
   Embedding() = default;
   /// Creates a table in f32, drawn from this thread's generator. Throws Error for sizes below 1.
   Embedding(std::int64_t count, std::int64_t width, Device device = default_device());
-  void visit(Visitor& v) override;
+  void visit(Visitor& v) override { v("weight", weight), v.buffer("weight", quantized.rows); }
   std::string settings() const override;
   /// ids (...) -> (..., width), in the table's dtype; for a quantized table, which has none, in `dtype`.
   Tensor forward(const Tensor& ids, DType dtype = DType::f32) const;
@@ -79,7 +79,7 @@ struct Norm : Callable<Norm> {
   Norm() = default;
   /// Normalizes rows of `width` elements; the weight starts as ones, the bias as zeros. Throws Error for a width below 1.
   Norm(NormKind kind, std::int64_t width, const NormOptions& options = {});
-  void visit(Visitor& v) override;
+  void visit(Visitor& v) override { v("weight", weight), v("bias", bias); }
   std::string type_name() const override;
   std::string settings() const override;
   /// x (..., width) -> the same shape.
@@ -172,7 +172,7 @@ struct GroupNorm final : Callable<GroupNorm> {
   GroupNorm() = default;
   /// The weight starts as ones, the bias as zeros. One group is a layer norm over (C, ...); a group per channel is an instance norm.
   GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options = {});
-  void visit(Visitor& v) override;
+  void visit(Visitor& v) override { v("weight", weight), v("bias", bias); }
   std::string settings() const override;
   /// x (B, C, ...) -> the same shape, the same in training and evaluation.
   Tensor forward(const Tensor& x) const;

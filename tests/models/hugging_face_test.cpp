@@ -12,7 +12,6 @@
 #include "files.h"
 #include "io/files.h"
 #include "io/safetensors.h"
-#include "models/hugging_face_config.h"
 #include "nn/generate.h"
 #include "nn/layers.h"
 #include "ops/factory.h"
