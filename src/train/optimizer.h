@@ -206,11 +206,9 @@ struct SGDOptions {
   double momentum = 0;      ///< factor of the momentum buffer, 0 or more; 0: no buffer is used
   double weight_decay = 0;  ///< added to the gradient
   bool nesterov = false;    ///< steps by g + momentum * buffer; needs momentum
-  /// @{
-  /// The rule: see Optimizer.
-  std::vector<std::string> moments() const;
-  void update(const ParameterRange& range) const;
-  /// @}
+
+  std::vector<std::string> moments() const;        ///< of the rule, see Optimizer: names of its moments
+  void update(const ParameterRange& range) const;  ///< of the rule: a step
 };
 
 /// Stochastic gradient descent, with momentum as in Sutskever et al., 2013: buffer = momentum buffer + g, p -= lr buffer.
@@ -222,11 +220,9 @@ struct LionOptions {
   double beta1 = 0.9;       ///< weight of the moment in the mean whose sign is the step
   double beta2 = 0.99;      ///< decay of the moment
   double weight_decay = 0;  ///< decoupled weight decay: p -= lr * weight_decay * p
-  /// @{
-  /// The rule: see Optimizer.
-  std::vector<std::string> moments() const;
-  void update(const ParameterRange& range) const;
-  /// @}
+
+  std::vector<std::string> moments() const;        ///< of the rule, see Optimizer: names of its moments
+  void update(const ParameterRange& range) const;  ///< of the rule: a step
 };
 
 /// Lion: steps by the sign of a mean of gradient and momentum, with one moment: c = beta1 m + (1 - beta1) g, p -= lr (sign(c) +
@@ -243,11 +239,9 @@ struct RMSpropOptions {
   double weight_decay = 0;  ///< added to the gradient
   double momentum = 0;      ///< factor of the momentum buffer, 0 or more; 0: no buffer is used
   bool centered = false;    ///< divides by the root of the gradient's variance: the squared mean is subtracted from the mean square
-  /// @{
-  /// The rule: see Optimizer.
-  std::vector<std::string> moments() const;
-  void update(const ParameterRange& range) const;
-  /// @}
+
+  std::vector<std::string> moments() const;        ///< of the rule, see Optimizer: names of its moments
+  void update(const ParameterRange& range) const;  ///< of the rule: a step
 };
 
 /// RMSprop: v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps). Tieleman & Hinton, lecture 6.5 of "Neural Networks for Machine
@@ -263,11 +257,9 @@ struct AdamOptions {
   double beta2 = 0.999;     ///< decay of the mean squared gradient, in [0, 1)
   double eps = 1e-8;        ///< added to the root of the mean squared gradient
   double weight_decay = 0;  ///< added to the gradient
-  /// @{
-  /// The rule: see Optimizer.
-  std::vector<std::string> moments() const;
-  void update(const ParameterRange& range) const;
-  /// @}
+
+  std::vector<std::string> moments() const;        ///< of the rule, see Optimizer: names of its moments
+  void update(const ParameterRange& range) const;  ///< of the rule: a step
 };
 
 /// Adam, with L2 regularization: the decay is added to the gradient, and so enters the moments. Kingma & Ba, 2015.
@@ -280,11 +272,9 @@ struct AdamWOptions {
   double beta2 = 0.999;        ///< decay of the mean squared gradient, in [0, 1)
   double eps = 1e-8;           ///< added to the root of the mean squared gradient
   double weight_decay = 0.01;  ///< decoupled weight decay: p -= lr * weight_decay * p
-  /// @{
-  /// The rule: see Optimizer.
-  std::vector<std::string> moments() const;
-  void update(const ParameterRange& range) const;
-  /// @}
+
+  std::vector<std::string> moments() const;        ///< of the rule, see Optimizer: names of its moments
+  void update(const ParameterRange& range) const;  ///< of the rule: a step
 };
 
 /// Adam with decoupled weight decay, which does not enter the moments. Loshchilov & Hutter, 2019.
@@ -299,11 +289,9 @@ struct MuonOptions {
   int iterations = 5;                     ///< number of Newton-Schulz iterations
   DType dtype = DType::bf16;              ///< dtype of their products: bf16 or f32; f64 for f64 parameters
   static constexpr bool is_whole = true;  ///< each matrix is a range of its own
-  /// @{
-  /// The rule: see Optimizer.
-  std::vector<std::string> moments() const;
-  void update(const ParameterRange& range) const;
-  /// @}
+
+  std::vector<std::string> moments() const;        ///< of the rule, see Optimizer: names of its moments
+  void update(const ParameterRange& range) const;  ///< of the rule: a step
 };
 
 /// Muon: momentum of a weight matrix, orthogonalized. m = momentum m + (1 - momentum) g; its Nesterov mean momentum m + (1 - momentum) g,
