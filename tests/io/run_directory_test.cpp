@@ -294,44 +294,6 @@ TEST_CASE("What killed processes left is removed, and refuses nobody") {
   CHECK(names_in(path) == ".other.999.3.tmp config.json model.safetensors");
 }
 
-TEST_CASE("A run that is cut short while it takes its place is whole, wherever that was") {
-  const TempDirectory directory;
-  const std::vector<std::string> moved = {"config.json", "log.jsonl", "model.safetensors"};
-  // So many of the new files are in their places already; with all of them the old run's summary is gone as well.
-  for (std::size_t done = 0; done <= moved.size(); ++done) {
-    INFO(done);
-    const fs::path path = directory / std::to_string(done), fresh = directory / "fresh";
-    {
-      RunDirectory old = RunDirectory::create(path, small_config());
-      JsonLog log(old.log());
-      old.save_model(one_tensor(1));
-      old.write_summary(JsonObject().set("bleu", 1));
-      RunDirectory run = RunDirectory::create(fresh, JsonObject().set("preset", "classic"));
-      JsonLog(run.log()).write(JsonObject().set("step", 1));
-      run.save_model(one_tensor(2));
-    }
-    fs::rename(fresh, path / ".tern-complete");
-    spill(path / ".tern-complete/summary.json.removed", "");
-    for (std::size_t i = 0; i < done; ++i) fs::rename(path / ".tern-complete" / moved[i], path / moved[i]);
-    if (done == moved.size()) fs::remove(path / "summary.json");
-
-    const auto check_new = [&] {
-      const RunDirectory found = RunDirectory::open(path);
-      found.require_whole();
-      CHECK_FALSE(found.is_finished());
-      CHECK(found.read_config().get_string("preset") == "classic");
-      CHECK(load_safetensors(found.model()).tensors.at("w").item() == 2);
-      CHECK(slurp(found.log()) == "{\"step\":1}\n");
-    };
-    check_new();
-    {
-      const RunDirectory next = RunDirectory::create(path, small_config());
-    }  // ends the move, and then does nothing
-    check_new();
-    CHECK(names_in(path) == "config.json log.jsonl model.safetensors");
-  }
-}
-
 TEST_CASE("Files of different runs, and damaged ones, are told by their digests") {
   const TempDirectory directory;
   const fs::path path = directory / "run", other = directory / "other";

@@ -132,7 +132,10 @@ TEST_CASE("A run with checkpoints that is cut short while it takes its place is 
         fs::remove_all(path / moved[i]);
         fs::rename(path / ".tern-complete" / moved[i], path / moved[i]);
       }
+      RunDirectory::open(path).require_whole();
+      CHECK(RunDirectory::open(path).read_config().get_string("preset") == "second");
       CHECK(updates(path) == std::vector<std::int64_t>{1});
+      if (old_is_removed) RunDirectory::create(path, config("third"));  // ends the move, and then does nothing
       const RunDirectory run = RunDirectory::resume(path);
       run.require_whole();
       CHECK(names_in(path) == "checkpoints/update-00000001.safetensors config.json log.jsonl model.safetensors");

@@ -298,44 +298,4 @@ TEST_CASE("Matrices without full rank have singular values on a GPU", "[cuda]") 
   }
 }
 
-TEST_CASE("Gradients of linear algebra on a GPU are the CPU's", "[cuda]") {
-  if (!has_linalg() || !has_linalg(cuda())) return test::skip("a build without Eigen or cuSOLVER");
-  struct Case {
-    const char* name;
-    Tensors (*call)(const Tensor&);
-    bool is_symmetric;
-  };
-  // Squares of vectors, whose signs could differ by a rounding.
-  const Case ops[] = {
-      {"cholesky", [](const Tensor& x) -> Tensors { return {cholesky(x)}; }, true},
-      {"qr", [](const Tensor& x) -> Tensors { return {qr(x).q, qr(x).r}; }, false},
-      {"eigh", [](const Tensor& x) -> Tensors { return {eigh(x).values, square(eigh(x).vectors)}; }, true},
-      {"svd", [](const Tensor& x) -> Tensors { return {square(svd(x).u), svd(x).s, square(svd(x).vt)}; }, false},
-      {"solve", [](const Tensor& x) -> Tensors { return {solve(x, slice(x, -1, 0, 1))}; }, false},
-      {"inverse", [](const Tensor& x) -> Tensors { return {inverse(x)}; }, false},
-      {"det", [](const Tensor& x) -> Tensors { return {det(x)}; }, false},
-  };
-  for (const Case& op : ops) {
-    for (const DType dtype : {DType::f32, DType::f64}) {
-      for (const Shape& shape : {Shape{1, 1}, Shape{17, 17}, Shape{3, 9, 9}, Shape{70, 5, 5}, Shape{40, 40}}) {
-        const std::int64_t n = shape.back(), batch = shape.size() == 2 ? -1 : shape[0];
-        CAPTURE(op.name, name(dtype), batch, n);
-        const Tensor a = cast(op.is_symmetric ? symmetric(batch, n, 41, false) : regular(batch, n, n, 42), dtype);
-        Tensor slopes[2];
-        for (const Device device : {cpu, cuda()}) {
-          const Tensor x = clone(to(a, device)).set_requires_grad();
-          Tensors weights;
-          const Tensors outputs = op.call(x);
-          manual_seed(43);
-          for (const Tensor& y : outputs) weights.push_back(to(cast(randn(y.shape(), 0, 1, DType::f64, cpu), dtype), device));
-          slopes[device != cpu] = grad(outputs, {x}, weights)[0];
-        }
-        CHECK(slopes[1].device() == cuda());
-        // Differences of neighbouring values, 1 / n, divide.
-        CHECK(error(slopes[1], slopes[0]) < (dtype == DType::f64 ? 1e-13 : 2e-5) * double(10 * n));
-      }
-    }
-  }
-}
-
 }  // namespace tern

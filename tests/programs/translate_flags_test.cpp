@@ -205,6 +205,7 @@ std::vector<Refusal> refusals() {
       {"--tgt de", "--tgt: expected another language than the source's de"},
       {"--test a,,b", "--test: expected names with one comma"},
       {"--out \"\"", "--out: "},
+      {"--out /proc/none", "/proc/none: the directory could not be made"},
       {"--out --preset quick", "--out: expected a value but got --preset"},  // as of --out $RUN where RUN is not set
       {"--data \"\"", "--data: "},
       {"extra", "unexpected argument extra"},
