@@ -135,16 +135,12 @@ void count_products(const AttentionSizes& sizes, const AttentionParams& params, 
 struct KernelParams {
   AttentionSizes sizes;
   AttentionParams params;
-  AttentionMask mask;
-  Tensor query_starts, key_starts;
+  AttentionMask mask;  ///< that of the parameters by kernel_mask()
 
   KernelParams(const AttentionSizes& sizes_, const AttentionParams& params_, DType dtype)
-      : sizes(sizes_),
-        params(params_),
-        mask(kernel_mask(params_.mask, dtype)),
-        query_starts(contiguous_or_none(params_.query_starts)),
-        key_starts(contiguous_or_none(params_.key_starts)) {
+      : sizes(sizes_), params(params_), mask(kernel_mask(params_.mask, dtype)) {
     params.bias = {};
+    for (Tensor* const starts : {&params.query_starts, &params.key_starts}) *starts = contiguous_or_none(*starts);
   }
   kernels::Attention with(const Tensor& bias, PhiloxState draws = {}) const {
     return {.mask = mask_view(mask),
@@ -152,8 +148,8 @@ struct KernelParams {
             .scale = scale_of(sizes, params),
             .dropout = params.training ? params.dropout : 0,
             .draws = draws,
-            .query_starts = view_of(query_starts),
-            .key_starts = view_of(key_starts),
+            .query_starts = view_of(params.query_starts),
+            .key_starts = view_of(params.key_starts),
             .max_queries = params.max_queries,
             .max_keys = params.max_keys};
   }
