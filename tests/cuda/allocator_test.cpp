@@ -6,7 +6,7 @@
 
 #include "backend/stream.h"
 #include "catch.h"
-#include "cuda/runtime/stream.h"
+#include "cuda/runtime/launch.h"
 #include "ops/kernels/copy.h"
 #include "tensor/tensor.h"
 #include "twin.h"

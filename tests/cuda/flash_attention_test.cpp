@@ -174,7 +174,7 @@ std::string difference(Twin& got, const std::vector<double>& expected, double to
 void check_kernels(const AttentionCase& c, DType dtype) {
   INFO(fmt::format("{} {} T {} S {} D {} shift {}", name(dtype), c.name, c.queries, c.keys, c.head_dim, c.shift));
   const AttentionProblem problem(c, dtype);
-  REQUIRE(gpu::has_mma_attention(problem.q.device(), problem.k.device(), problem.v.device(), problem.attention));
+  REQUIRE(gpu::has_mma_attention(problem.q.device()));
   const auto like_q = [&] { return heads_of(dtype, problem.batch(), problem.total(c, c.queries), c.heads, c.head_dim, c.shift); };
   const auto like_k = [&] { return heads_of(dtype, problem.batch(), problem.total(c, c.keys), c.kv_heads, c.head_dim, c.shift); };
   Twin y = like_q(), dq = like_q(), dk = like_k(), dv = like_k(),
@@ -182,10 +182,10 @@ void check_kernels(const AttentionCase& c, DType dtype) {
   for (Twin* twin : {&y, &dq, &dk, &dv, &log_sums}) twin->upload();
   const View q = problem.q.device(), k = problem.k.device(), v = problem.v.device(), g = problem.g.device();
   const kernels::AttentionGradients gradients{dq.device(), dk.device(), dv.device(), {}};
-  gpu::mma_attention(q, k, v, problem.attention, y.device(), log_sums.device());
+  gpu::mma_attention({q, k, v, problem.attention, y.device(), log_sums.device()});
   std::vector<std::byte> first;
   for (int run = 0; run < 3; ++run) {
-    gpu::mma_attention_grad(q, k, v, y.device(), log_sums.device(), g, problem.attention, gradients);
+    gpu::mma_attention_grad({{q, k, v, problem.attention, y.device(), log_sums.device()}, g, gradients});
     const std::vector<std::byte> now = dq.download();
     CHECK((run == 0 || now == first));
     first = now;
@@ -248,7 +248,7 @@ TEST_CASE("flash attention by mma takes all heads and masks", "[cuda]") {
 TEST_CASE("flash attention by mma says what it has no kernel for", "[cuda]") {
   const auto has = [](DType dtype, std::int64_t d) {
     const Twin q(dtype, {1, 16, 2, d});
-    return gpu::has_mma_attention(q.device(), q.device(), q.device(), {});
+    return gpu::has_mma_attention(q.device());
   };
   CHECK(has(DType::bf16, 8));
   CHECK(has(DType::f16, 256));

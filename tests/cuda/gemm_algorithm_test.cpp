@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "catch.h"
-#include "cuda/gemm/autotune.h"
+#include "cuda/gemm/gemm.h"
 
 using namespace tern;
 

@@ -1,7 +1,7 @@
 // The order of work in a recorded graph.
 #include "backend/stream.h"
 #include "catch.h"
-#include "cuda/runtime/stream.h"
+#include "cuda/runtime/launch.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"

@@ -4,7 +4,7 @@
 
 #include "backend/memory.h"
 #include "catch.h"
-#include "cuda/runtime/stream.h"
+#include "cuda/runtime/launch.h"
 #include "skip.h"
 #include "twin.h"
 

@@ -1,10 +1,9 @@
-#include "cuda/gemm/tf32_gemm.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "catch.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/runtime/launch.h"
 #include "ops/factory.h"
 #include "ops/kernels/matmul.h"

@@ -6,7 +6,7 @@
 #include "backend/stream.h"
 #include "catch.h"
 #include "cuda/runtime/allocator.h"
-#include "cuda/runtime/stream.h"
+#include "cuda/runtime/launch.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"

@@ -10,7 +10,7 @@
 //                                 as of q, causal, prefix or padding; f32; D 32 or 64
 //   flash        hopper_*.cu      any mask, dropout, packed sequences; f16, bf16; D 40 to   wgmma and TMA, warp-specialised, a
 //                                 128; on Hopper; not short heads with dropout              persistent grid
-//                hopper_f32_*.cu  the same in f32, in precision tf32x3 or tf32              the same; an operand is two f16 parts, or one
+//                hopper_f32.cu    the same in f32, in precision tf32x3 or tf32              the same; an operand is two f16 parts, or one
 //                mma_*.cu         any mask, dropout, packed sequences, bias; f16, bf16;     mma.sync and cp.async
 //                                 D 8 to 256; from compute capability 8.0 on
 //   flash_dense  those of flash   what flash takes only if q, k and v are contiguous        copies them before
@@ -24,7 +24,7 @@ namespace tern::kernels {
 namespace {
 
 bool has_flash_attention(const View& q, const View& k, const View& v, const View& y, const Attention& attention) {
-  return gpu::has_hopper_attention(q, k, v, y, attention) || gpu::has_mma_attention(q, k, v, attention);
+  return gpu::has_hopper_attention(q, k, v, y, attention) || gpu::has_mma_attention(q);
 }
 
 /// View of a contiguous copy, which memory for it would align; the view itself if it is contiguous.
@@ -63,17 +63,18 @@ AttentionWay attention_way(Cuda, const View& q, const View& k, const View& v, co
 
 // Both families of kernels write the same log_sums.
 void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums) {
-  if (gpu::has_hopper_attention(q, k, v, y, attention)) gpu::hopper_attention({q, k, v, attention, y, log_sums});
-  else gpu::mma_attention(q, k, v, attention, y, log_sums);
+  const gpu::AttentionCall call{q, k, v, attention, y, log_sums};
+  if (gpu::has_hopper_attention(q, k, v, y, attention)) gpu::hopper_attention(call);
+  else gpu::mma_attention(call);
 }
 
 void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
                           const Attention& attention, const AttentionGradients& gradients) {
   // f32 has no other kernel, even if the matmul precision has changed since the forward pass.
   const bool is_hopper = q.dtype == DType::f32 || gpu::has_hopper_attention(q, k, v, y, attention);
-  if (is_hopper && gpu::has_hopper_attention_grad(g, gradients))
-    gpu::hopper_attention_grad({{q, k, v, attention, y, log_sums}, g, gradients});
-  else gpu::mma_attention_grad(q, k, v, y, log_sums, g, attention, gradients);
+  const gpu::AttentionGradCall call{{q, k, v, attention, y, log_sums}, g, gradients};
+  if (is_hopper && gpu::has_hopper_attention_grad(g, gradients)) gpu::hopper_attention_grad(call);
+  else gpu::mma_attention_grad(call);
 }
 
 }  // namespace tern::kernels

@@ -32,12 +32,11 @@ void hopper_attention(const AttentionCall& call);
 void hopper_attention_grad(const AttentionGradCall& call);
 
 /// True if the mma kernels take a call: f16 or bf16, D a multiple of 8 up to 256.
-bool has_mma_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention);
+bool has_mma_attention(const View& q);
 
 /// As kernels::flash_attention and its gradient. Reads are faster if addresses and strides are multiples of 16 bytes, and writes if they
 /// are multiples of 4 bytes.
-void mma_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y, const View& log_sums);
-void mma_attention_grad(const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
-                        const kernels::Attention& attention, const kernels::AttentionGradients& gradients);
+void mma_attention(const AttentionCall& call);
+void mma_attention_grad(const AttentionGradCall& call);
 
 }  // namespace tern::gpu

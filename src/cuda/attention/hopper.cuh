@@ -6,9 +6,9 @@
 
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_args.cuh"
-#include "cuda/device/mma.cuh"
+#include "cuda/device/fragment.cuh"
 #include "cuda/device/vec16.cuh"
-#include "cuda/device/wgmma_k16.cuh"
+#include "cuda/device/wgmma.cuh"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/tensor_map.h"

@@ -1,4 +1,4 @@
-#include "cuda/attention/mma_backward.cuh"
+#include "cuda/attention/mma.cuh"
 #include "cuda/device/semaphore.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -438,14 +438,13 @@ void launch_backward(const AttentionGradCall& call, const Args& args) {
 
 }  // namespace
 
-void mma_attention_grad(const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
-                        const kernels::Attention& attention, const kernels::AttentionGradients& gradients) {
+void mma_attention_grad(const AttentionGradCall& call) {
+  const View& q = call.q;
   if (q.shape[0] == 0 || q.shape[2] == 0) return;
-  const Args args(q, k, attention);
+  const Args args(q, call.k, call.attention);
   if (args.sequences == 0) return;
-  const AttentionGradCall call{{q, k, v, attention, y, log_sums}, g, gradients};
   const auto with = [&]<class C, bool is_rare>() {
-    dispatch<is_rare>(q.dtype, args, attention, [&]<class T, Flavour flavour>() { launch_backward<T, C, flavour>(call, args); });
+    dispatch<is_rare>(q.dtype, args, call.attention, [&]<class T, Flavour flavour>() { launch_backward<T, C, flavour>(call, args); });
   };
   using Wide = BackwardConfig<64, 8, 1, 128, 32, 128, 1>;
   if (args.head_dim <= 32 && args.queries <= 64 && args.keys <= 64 && args.group() == 1) {

@@ -1,4 +1,4 @@
-#include "cuda/attention/mma_backward.cuh"
+#include "cuda/attention/mma.cuh"
 #include "cuda/runtime/allocator.h"
 #include "ops/kernels/reduce.h"
 

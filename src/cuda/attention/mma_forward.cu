@@ -214,13 +214,14 @@ constexpr std::int64_t wide_warp_blocks = 400;
 
 }  // namespace
 
-bool has_mma_attention(const View& q, const View&, const View&, const kernels::Attention&) {
+bool has_mma_attention(const View& q) {
   const std::int64_t head_dim = q.shape[3];
   return (q.dtype == DType::f16 || q.dtype == DType::bf16) && head_dim > 0 && head_dim <= 256 && head_dim % 8 == 0 &&
          attribute(cudaDevAttrComputeCapabilityMajor, q.stream.device) >= 8;
 }
 
-void mma_attention(const View& q, const View& k, const View& v, const kernels::Attention& attention, const View& y, const View& log_sums) {
+void mma_attention(const AttentionCall& call) {
+  const auto& [q, k, v, attention, y, log_sums] = call;
   if (log_sums.numel() == 0) return;
   const Args args(q, k, attention);
   const ForwardParams params{args,

@@ -97,19 +97,6 @@ template <> struct Computed<AnyFloat> {
 template <> struct Computed<IntegerAsDouble> {
   using type = double;
 };
-
-template <class T> struct Erased {
-  using type = T;
-};
-template <> struct Erased<float> {
-  using type = Any<float>;
-};
-template <> struct Erased<f16> {
-  using type = Any<float>;
-};
-template <> struct Erased<bf16> {
-  using type = Any<float>;
-};
 }  // namespace detail
 
 /// Type in which elements of T are computed.
@@ -117,7 +104,7 @@ template <class T>
 using computed_t = typename detail::Computed<T>::type;
 /// Tag under which T shares the kernel with run-time types.
 template <class T>
-using erased_t = typename detail::Erased<T>::type;
+using erased_t = std::conditional_t<std::is_same_v<T, float> || is_half<T>, Any<float>, T>;
 
 /// Calls f.operator()<S>() with the type S that elements have in memory: T itself, or if T is a tag, the type of the dtype.
 template <class T, class F>

@@ -1,9 +1,31 @@
 #pragma once
 #include <cmath>
 
-// Reductions over the threads of a warp and of a block. An Op has an Accumulator type, its identity() and an associative combine(a, b). An
-// all-reduce leaves the result in all threads, the same bits if combine is exactly commutative. (Clusters: cluster.cuh.)
+// Sums of a thread, and reductions over the threads of a warp and of a block. An Op has an Accumulator type, its identity() and an
+// associative combine(a, b). An all-reduce leaves the result in all threads, the same bits if combine is exactly commutative.
 namespace tern::gpu {
+
+/// Compensated sum: in float32 the rounding error of each addition, computed exactly by TwoSum (Knuth, The Art of Computer Programming 2,
+/// 4.2.2, theorem B), is summed separately; a plain sum of thousands of equal numbers would be off by 1e-4. Sums in float64 and of integers
+/// are plain.
+template <class C>
+struct CompensatedSum {
+  C sum = 0;
+  __device__ __forceinline__ void add(C x) { sum += x; }
+  __device__ __forceinline__ C value() const { return sum; }
+};
+
+template <>
+struct CompensatedSum<float> {
+  float sum = 0, error = 0;
+  __device__ __forceinline__ void add(float x) {
+    const float next = __fadd_rn(sum, x), rounded = __fsub_rn(next, sum);
+    error = __fadd_rn(error, __fadd_rn(__fsub_rn(sum, __fsub_rn(next, rounded)), __fsub_rn(x, rounded)));
+    sum = next;
+  }
+  /// For an infinite sum the error is NaN, and is left out.
+  __device__ __forceinline__ float value() const { return error == error ? sum + error : sum; }
+};
 
 inline constexpr unsigned whole_warp = 0xffffffffu;
 
@@ -72,6 +94,16 @@ __device__ __forceinline__ void column_reduce(typename Op::Accumulator (&values)
     }
     __syncthreads();
   }
+}
+
+/// Sum of a column of partial sums in shared memory, over their rows in order: the end of a column sum, of which each row of threads has
+/// left its part.
+template <class C, int rows, int columns>
+__device__ __forceinline__ C sum_column(const C (&parts)[rows][columns], unsigned column) {
+  C sum = 0;
+#pragma unroll
+  for (int row = 0; row < rows; ++row) sum += parts[row][column];
+  return sum;
 }
 
 /// All-reduce over the threads of a block of at most `max_warps`: each warp reduces the warps' values by itself.

@@ -64,9 +64,6 @@ __device__ __forceinline__ float round_to_tf32(float x) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
   return __uint_as_float(bits);
 }
-__device__ __forceinline__ float4 round_to_tf32(float4 x) {
-  return {round_to_tf32(x.x), round_to_tf32(x.y), round_to_tf32(x.z), round_to_tf32(x.w)};
-}
 
 /// x plus half a unit of TF32's last place, so that the tensor core's truncation rounds it: an integer addition, while the conversion
 /// instruction has a quarter of its throughput.

@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/device/cluster.cuh"
+#include "cuda/device/async_copy.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/vec16.cuh"
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Completion counters and semaphores in device memory, which order the blocks of a kernel. (runtime/allocator.h allocates them.)
+// What orders the blocks of a kernel, completion counters and semaphores in device memory (runtime/allocator.h allocates them), and what
+// orders the kernels of a stream.
 namespace tern::gpu {
 
 /// Note [Last block]
@@ -50,6 +51,24 @@ __device__ __forceinline__ void red_add(float4* to, const float (&x)[4]) {
 #else
 #pragma unroll
   for (int i = 0; i < 4; ++i) atomicAdd(reinterpret_cast<float*>(to) + i, x[i]);
+#endif
+}
+
+// Programmatic dependent launch (sm_90): a kernel launched with LaunchConfig::overlaps_previous may start while the previous one on the
+// stream is still running. On other devices kernels of a stream run one after the other, and both functions are empty.
+
+/// Waits until the previous kernel has ended and its writes are visible.
+__device__ __forceinline__ void grid_dependency_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Lets the next kernel start once all blocks of this one have called it or exited. The next kernel sees this one's writes only after
+/// grid_dependency_wait.
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 

@@ -2,13 +2,68 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
 
-#include <memory>
-#include <optional>
+#include <mutex>
 #include <vector>
 
 #include "cuda/gemm/gemm.h"
+#include "cuda/runtime/launch.h"
 
+// Handles of a library, and cuBLAS's own.
 namespace tern::gpu {
+
+/// Pool of a library's handles; one pool per type of handle. A handle serves one thread at a time, and its workspace one stream: so each
+/// thread has one handle per stream. When a thread ends, its handles are left to the next thread; none is ever destroyed, since at process
+/// exit that would call a runtime that may be gone.
+template <class Handle>
+class HandlePool {
+ public:
+  /// This thread's handle for the stream, whose device is made current. `create` takes the stream and creates a handle if there is none.
+  template <class Create>
+  static Handle handle_for(Stream stream, Create create) {
+    thread_local ThreadHandles handles;
+    use(stream);
+    for (const Entry& entry : handles.entries)
+      if (entry.serves(stream)) return entry.handle;
+    Entry entry{stream, {}};
+    if (!take(entry)) entry.handle = create(stream);
+    handles.entries.push_back(entry);
+    return entry.handle;
+  }
+
+ private:
+  struct Entry {
+    Stream stream;
+    Handle handle;
+    bool serves(Stream other) const { return stream.handle == other.handle && stream.device == other.device; }
+  };
+  /// Handles of threads that have ended.
+  struct Retired {
+    std::mutex mutex;
+    std::vector<Entry> entries;
+  };
+  static Retired& retired() {
+    static auto& instance = *new Retired;
+    return instance;
+  }
+  struct ThreadHandles {
+    std::vector<Entry> entries;
+    ~ThreadHandles() {
+      const std::lock_guard lock(retired().mutex);
+      retired().entries.insert(retired().entries.end(), entries.begin(), entries.end());
+    }
+  };
+  static bool take(Entry& wanted) {
+    const std::lock_guard lock(retired().mutex);
+    auto& entries = retired().entries;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (!entries[i].serves(wanted.stream)) continue;
+      wanted = entries[i];
+      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(i));
+      return true;
+    }
+    return false;
+  }
+};
 
 /// Throws Error, `[cuda] what: the library's message`, unless the call succeeded.
 void check(cublasStatus_t code, const char* what);
@@ -33,41 +88,6 @@ class GemmScale {
   double double_;
   float float_;
   bool is_double_;
-};
-
-/// Largest power of two, up to 16, that divides an address, as its exponent.
-inline int log2_alignment(const void* address) { return __builtin_ctzll(reinterpret_cast<std::uintptr_t>(address) | 16); }
-
-/// A problem in cuBLASLt's terms: operation descriptor and operand layouts. Epilogue addresses are part of the descriptor, so only one
-/// thread at a time may use it.
-class CublasLtGemm {
- public:
-  explicit CublasLtGemm(const GemmProblem& problem);
-
-  /// At most max_count algorithms for operands of this alignment, ranked by cuBLASLt's model.
-  std::vector<cublasLtMatmulHeuristicResult_t> algorithms(const GemmOperands& operands, cublasLtHandle_t handle, int max_count) const;
-  /// Bytes of workspace that an algorithm needs; none if it cannot be used here.
-  std::optional<std::size_t> workspace_bytes(const cublasLtMatmulAlgo_t& algorithm, cublasLtHandle_t handle) const;
-  /// Queues the problem that this was constructed from. `out` is c or has its layout.
-  cublasStatus_t launch(const GemmProblem& problem, const GemmOperands& operands, void* out, double alpha,
-                        const cublasLtMatmulAlgo_t& algorithm, void* workspace, std::size_t workspace_bytes, cublasLtHandle_t handle,
-                        Stream stream) const;
-
- private:
-  template <class T, cublasStatus_t (*destroy)(T)>
-  struct Destroyer {
-    using pointer = T;
-    void operator()(T object) const { destroy(object); }
-  };
-  using Layout = std::unique_ptr<cublasLtMatrixLayout_t, Destroyer<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
-
-  static Layout make_layout(const GemmProblem& problem, std::int64_t rows, std::int64_t columns, std::int64_t leading_dimension,
-                            std::int64_t batch_stride);
-  template <class T>
-  void set(cublasLtMatmulDescAttributes_t attribute, T value) const;
-
-  std::unique_ptr<cublasLtMatmulDesc_t, Destroyer<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>> descriptor_;
-  Layout a_, b_, c_;
 };
 
 }  // namespace tern::gpu

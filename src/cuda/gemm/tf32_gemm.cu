@@ -7,11 +7,10 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/semaphore.cuh"
 #include "cuda/device/wgmma.cuh"
-#include "cuda/gemm/tf32_gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/occupancy.h"
 #include "cuda/runtime/tensor_map.h"
 #include "tensor/sizes.h"
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "cuda/device/compensated_sum.cuh"
+#include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/device/vec16.cuh"

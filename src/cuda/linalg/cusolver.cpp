@@ -6,7 +6,6 @@
 #include <string>
 
 #include "cuda/gemm/cublas.h"
-#include "cuda/runtime/handle_pool.h"
 
 namespace tern::gpu {
 

@@ -168,38 +168,24 @@ void arange(Cuda, const View& y, double start, double step) {
 }
 
 void triangle(Cuda, const View& x, const View& y, std::int64_t diagonal, bool upper) {
-  if (y.numel() == 0) return;
-  const auto run = [&](const View& from, const View& to) {
-    dispatch_bits(to.dtype, [&]<class Bits>() {
-      const auto count = static_cast<std::uint32_t>(to.numel());
-      launch(triangle_elements<Bits>, blocks_for(count), block_size, 0, to.stream, from.as<const Bits>(), to.as<Bits>(),
-             layout_of(to.shape, {to.strides, from.strides}), count, diagonal, upper);
+  const std::int64_t count = y.numel();
+  if (count == 0) return;
+  if (count <= std::int64_t(1) << 30) {
+    return dispatch_bits(y.dtype, [&]<class Bits>() {
+      launch(triangle_elements<Bits>, blocks_for(count), block_size, 0, y.stream, x.as<const Bits>(), y.as<Bits>(),
+             layout_of(y.shape, {y.strides, x.strides}), static_cast<std::uint32_t>(count), diagonal, upper);
     });
-  };
-  constexpr std::int64_t limit = std::int64_t(1) << 30;
-  if (y.numel() <= limit) return run(x, y);
-  // Matrix by matrix, because an element's index must give its row.
-  const int last = y.dims() - 1;
-  if (y.shape[last] * y.shape[last - 1] > limit) fail("triangle", "expected matrices of at most 2^30 elements");
-  View from = x, to = y;
-  for (View* view : {&from, &to}) {
-    view->shape = {view->shape[last - 1], view->shape[last]};
-    view->strides = {view->strides[last - 1], view->strides[last]};
   }
-  Layout<2> batch;
-  for (int d = last - 2; d >= 0; --d) batch.push(y.shape[d], {y.strides[d], x.strides[d]});
-  const auto element = static_cast<std::int64_t>(size_of(y.dtype));
-  const std::int64_t matrices = batch.numel();
-  for (std::int64_t m = 0; m < matrices; ++m) {
-    std::int64_t rest = m, to_offset = 0, from_offset = 0;
-    for (int d = 0; d < batch.dims; ++d) {
-      to_offset += rest % batch.sizes[d] * batch.strides[0][d];
-      from_offset += rest % batch.sizes[d] * batch.strides[1][d];
-      rest /= batch.sizes[d];
+  // In parts along the leading dimension, because an element's index, of 32 bits, must give its row.
+  if (y.dims() == 2) fail("triangle", "expected matrices of at most 2^30 elements");
+  for (std::int64_t i = 0; i < y.shape[0]; ++i) {
+    View from = x, to = y;
+    for (View* part : {&from, &to}) {
+      part->data = part->as<char>() + i * part->strides[0] * static_cast<std::int64_t>(size_of(part->dtype));
+      part->shape.erase(0);
+      part->strides.erase(0);
     }
-    to.data = y.as<char>() + to_offset * element;
-    from.data = x.as<char>() + from_offset * element;
-    run(from, to);
+    triangle(Cuda{}, from, to, diagonal, upper);
   }
 }
 

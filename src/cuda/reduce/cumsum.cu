@@ -3,7 +3,7 @@
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
-#include "cuda/reduce/lines.h"
+#include "cuda/reduce/reduce.cuh"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/reduce.h"

@@ -2,7 +2,7 @@
 
 #include "cuda/device/convert.cuh"
 #include "cuda/device/group.cuh"
-#include "cuda/device/programmatic.cuh"
+#include "cuda/device/semaphore.cuh"
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/reduce.h"
 
@@ -31,11 +31,7 @@ __device__ C add_up(const PartialSum& sum, unsigned column, C (&shared)[groups][
   }
   shared[y][x] = total;
   __syncthreads();
-  total = 0;
-  if (y == 0)
-#pragma unroll
-    for (int group = 0; group < groups; ++group) total += shared[group][x];
-  return total;
+  return y == 0 ? sum_column(shared, x) : C(0);
 }
 
 /// One row of blocks for each sum.

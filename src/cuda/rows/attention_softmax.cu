@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(max_softmax_threads)
     softmax_two_pass(const T* x, T* y, __grid_constant__ const ScoreRows<compute_t<T>> rows) {
   using C = compute_t<T>;
   using Op = LogSumExpOp<C>;
-  __shared__ ScaledSum<C> shared;
+  __shared__ typename Op::Accumulator shared;
   for (std::int64_t n = blockIdx.x; n < rows.count; n += gridDim.x) {
     const T* const row = x + n * rows.columns;
     T* const out = y + n * rows.columns;

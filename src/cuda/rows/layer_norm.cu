@@ -16,8 +16,6 @@
 //
 //   | next row of x | next residual, with a sum                                        | by cp.async, one row ahead
 //   | gamma | beta of this block's columns, without a sum, if they fit                 | for the whole kernel
-//
-// Rows that no group of threads can hold, and f64, use layer_norm_any.cu.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -297,10 +295,58 @@ bool layer_norm_in_registers(const LayerNormArguments& a) {
   if (persistent) {
     shared = partition->block() * elements * sizeof(T) * 2;                         // with the residual's vectors
     if (!a.sum.data) shared = (3 * partition->block() + 2) * elements * sizeof(T);  // with gamma's and beta's
-    clusters = std::min(clusters, clusters_at_once(reinterpret_cast<const void*>(kernel), *partition, shared, stream));
+    clusters = std::min(clusters, clusters_at_once(kernel, *partition, shared, stream));
   }
   launch_rows(kernel, *partition, clusters, shared, stream, forward);
   return true;
+}
+
+// Rows of any length and dtype.
+
+using AnyLayerNorm = AnyRows<LayerNormArguments>;
+
+/// One block per row.
+__global__ void __launch_bounds__(block_size) layer_norm_rows_any(__grid_constant__ const AnyLayerNorm a) {
+  const std::int64_t row = blockIdx.x, start = row * a.columns;
+  const std::uint64_t position = a.dropout.position();
+  const View& s = a.sum.data ? a.sum : a.x;
+  if (a.sum.data) {
+    for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+      double value[1] = {a.at(a.x, start + c)};
+      if (a.bias.data) value[0] += a.at(a.bias, c);
+      if (a.dropout.drops) a.dropout(value, start + c, position);
+      if (a.residual.data) value[0] += a.at(a.residual, start + c);
+      a.put(a.sum, start + c, value[0]);
+    }
+    __syncthreads();
+  }
+  const double shift = a.centered && a.columns > 0 ? a.at(s, start) : 0;
+  __syncthreads();  // y may be s
+  double mean = 0, squares = 0;
+  if (a.centered) {
+    for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) mean += a.at(s, start + c) - shift;
+    mean = block_sum(mean) / static_cast<double>(a.columns);
+  }
+  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+    const double distance = (a.at(s, start + c) - shift) - mean;
+    squares += distance * distance;
+  }
+  const double rstd = 1 / std::sqrt(block_sum(squares) / static_cast<double>(a.columns) + a.eps);
+  if (threadIdx.x == 0) {
+    if (a.centered) write<AnyFloat>(a.mean.data, a.statistics, row, mean);
+    write<AnyFloat>(a.rstd.data, a.statistics, row, rstd);
+  }
+  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+    double value = ((a.at(s, start + c) - shift) - mean) * rstd;
+    if (a.gamma.data) value *= a.at(a.gamma, c);
+    if (a.beta.data) value += a.at(a.beta, c);
+    a.put(a.y, start + c, value);
+  }
+}
+
+void layer_norm_any(const LayerNormArguments& a) {
+  const AnyLayerNorm any(a, a.x);
+  launch(layer_norm_rows_any, blocks_for(any.rows, 1), block_size, 0, a.y.stream, any);
 }
 
 }  // namespace

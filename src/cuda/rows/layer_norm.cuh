@@ -1,11 +1,13 @@
 #pragma once
 #include "cuda/device/async_copy.cuh"
+#include "cuda/device/group.cuh"
 #include "cuda/device/philox_dropout.cuh"
 #include "cuda/rows/row_launch.h"
 #include "ops/kernels/normalize.h"
 #include "tensor/sizes.h"
 
-// Common to layer_norm and its gradient: parameters for misaligned rows, asynchronous copies, and the partition of rows.
+// Common to layer_norm and its gradient: parameters for misaligned rows, asynchronous copies, the partition of rows, and rows of any
+// length.
 namespace tern::gpu::norm {
 
 /// A misaligned vector from two packed vectors: the one that begins `skew` elements before `high`, which follows `low`. By funnel shifts of
@@ -61,8 +63,34 @@ std::optional<RowPartition> partition_norm(std::int64_t columns, RowAccess acces
   return partition_rows(ceil_div(extent, elements), limits, stream);
 }
 
-/// layer_norm_any.cu: rows that no group of threads can hold, and f64, which is for gradient checks.
-void layer_norm_any(const kernels::LayerNormArguments& a);
-void layer_norm_grad_any(const kernels::LayerNormGradArguments& a);
+// Rows of any length and dtype, for those that no group of threads can hold, and for f64, which is for gradient checks: operands whose
+// dtype is known at run time, computed in f64. A block processes a row, and each pass reads it from memory.
+
+/// Sum over the block, in all of its threads.
+inline __device__ double block_sum(double value) {
+  value = block_all_reduce<PlusOp<double>>(value);
+  __syncthreads();  // for the next call
+  return value;
+}
+
+/// Arguments of a call in the kernels' form: views, with the dtypes of their elements and of the statistics, sizes and dropout.
+template <class Arguments>
+struct AnyRows : Arguments {
+  DType dtype, statistics;
+  std::int64_t rows, columns;
+  Dropout<double> dropout;
+
+  AnyRows(const Arguments& arguments, const View& x)
+      : Arguments(arguments),
+        dtype(x.dtype),
+        statistics(dtype == DType::f64 ? dtype : DType::f32),
+        rows(x.shape[0]),
+        columns(x.shape[1]),
+        dropout(arguments.p, arguments.draws) {}
+
+  __device__ double at(const View& x, std::int64_t i) const { return read<AnyFloat>(x.data, dtype, i); }
+  __device__ double statistic(const View& x, std::int64_t row) const { return read<AnyFloat>(x.data, statistics, row); }
+  __device__ void put(const View& x, std::int64_t i, double value) const { write<AnyFloat>(x.data, dtype, i, value); }
+};
 
 }  // namespace tern::gpu::norm

@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "cuda/device/programmatic.cuh"
+#include "cuda/device/semaphore.cuh"
 #include "cuda/rows/layer_norm.cuh"
 #include "tensor/sizes.h"
 
@@ -16,8 +16,6 @@
 //   without g_sum   | stage 0: s, g | stage 1: s, g | stage 2: s, g |    a stage is refilled once its row is in registers,
 //   with g_sum      | stage 0: s, g, g_sum  | stage 1: s, g, g_sum  |    or with g_sum once its row is written
 //   at the end      | block's sums of dgamma, then of dbeta, of dbias, one for each of its groups |
-//
-// Rows that no group of threads can hold, and f64, use layer_norm_any.cu.
 namespace tern::kernels {
 
 using namespace gpu;
@@ -274,7 +272,7 @@ bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
   };
   const auto kernel = with_branch ? kernel_for.template operator()<true>() : kernel_for.template operator()<false>();
   const std::size_t shared = partition->block() * shared_per_thread;
-  const unsigned at_once = partition->cluster > 1 ? clusters_at_once(reinterpret_cast<const void*>(kernel), *partition, shared, stream)
+  const unsigned at_once = partition->cluster > 1 ? clusters_at_once(kernel, *partition, shared, stream)
                                                   : static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, stream.device));
   const auto period =
       access == RowAccess::misaligned ? static_cast<unsigned>(vec16_width<T> / std::gcd(columns, std::int64_t(vec16_width<T>))) : 1;
@@ -315,6 +313,70 @@ bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
     own.finish();
   }
   return true;
+}
+
+// Rows of any length and dtype.
+
+using AnyLayerNormGrad = AnyRows<LayerNormGradArguments>;
+
+__device__ double x_hat(const AnyLayerNormGrad& a, std::int64_t row, std::int64_t c) {
+  const double shift = a.centered ? a.at(a.s, row * a.columns) : 0, mean = a.centered ? a.statistic(a.mean, row) : 0;
+  return ((a.at(a.s, row * a.columns + c) - shift) - mean) * a.statistic(a.rstd, row);
+}
+
+/// One block per row: dx and dbranch.
+__global__ void __launch_bounds__(block_size) layer_norm_grad_rows_any(__grid_constant__ const AnyLayerNormGrad a) {
+  const std::int64_t row = blockIdx.x, start = row * a.columns;
+  const auto n = static_cast<double>(a.columns);
+  double h_sum = 0, h_x_hat_sum = 0;
+  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+    const double h = a.at(a.g, start + c) * (a.gamma.data ? a.at(a.gamma, c) : 1);
+    h_sum += h;
+    h_x_hat_sum += h * x_hat(a, row, c);
+  }
+  const double h_mean = a.centered ? block_sum(h_sum) / n : 0, h_x_hat_mean = block_sum(h_x_hat_sum) / n;
+  const double rstd = a.statistic(a.rstd, row);
+  const std::uint64_t position = a.dropout.position();
+  for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
+    const double h = a.at(a.g, start + c) * (a.gamma.data ? a.at(a.gamma, c) : 1);
+    double dx[1] = {rstd * (h - h_mean - x_hat(a, row, c) * h_x_hat_mean)};
+    if (a.g_sum.data) dx[0] += a.at(a.g_sum, start + c);
+    a.put(a.dx, start + c, dx[0]);
+    if (a.dropout.drops) {
+      a.dropout(dx, start + c, position);
+      a.put(a.dbranch, start + c, dx[0]);
+    }
+  }
+}
+
+/// out = the column sums of `of`, or of `of` x_hat. A block has 32 columns, one for each lane of a warp; each of its warps adds up every
+/// eighth row.
+__global__ void __launch_bounds__(block_size)
+    sum_columns_any(__grid_constant__ const AnyLayerNormGrad a, const View of, bool times_x_hat, const View out) {
+  __shared__ double shared[block_size / 32][32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::int64_t column = std::int64_t(blockIdx.x) * 32 + lane;
+  double sum = 0;
+  if (column < a.columns) {
+    for (std::int64_t row = warp; row < a.rows; row += block_size / 32)
+      sum += a.at(of, row * a.columns + column) * (times_x_hat ? x_hat(a, row, column) : 1);
+  }
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= a.columns) return;
+  sum = sum_column(shared, lane);
+  a.put(out, column, a.write == Write::accumulate ? a.at(out, column) + sum : sum);
+}
+
+void layer_norm_grad_any(const LayerNormGradArguments& a) {
+  const AnyLayerNormGrad any(a, a.s);
+  const auto sum_columns = [&](const View& of, bool times_x_hat, const View& out) {
+    if (out.data) launch(sum_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of, times_x_hat, out);
+  };
+  sum_columns(a.g, true, a.dgamma);  // before dx, which may overwrite g
+  sum_columns(a.g, false, a.dbeta);
+  if (any.rows > 0) launch(layer_norm_grad_rows_any, blocks_for(any.rows, 1), block_size, 0, a.dx.stream, any);
+  sum_columns(a.p > 0 ? a.dbranch : a.dx, false, a.dbias);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include "cuda/device/row.cuh"
 #include "cuda/runtime/dispatch.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/occupancy.h"
 #include "tensor/sizes.h"
 #include "tensor/view.h"
 
@@ -66,7 +65,8 @@ void launch_rows(void (*kernel)(RowPartition, Parameters...), const RowPartition
 }
 
 /// Number of clusters, or blocks, of such a launch that run at once.
-inline unsigned clusters_at_once(const void* kernel, const RowPartition& partition, std::size_t shared, Stream stream) {
+template <class... Parameters>
+unsigned clusters_at_once(void (*kernel)(RowPartition, Parameters...), const RowPartition& partition, std::size_t shared, Stream stream) {
   return std::max(clusters_at_once(kernel, partition.cluster, partition.block(), shared, stream), 1u);
 }
 

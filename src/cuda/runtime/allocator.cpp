@@ -11,7 +11,6 @@
 
 #include "backend/memory.h"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/stream.h"
 #include "tensor/sizes.h"
 
 // cudaMalloc and cudaFree wait for the device, so memory is taken in segments, and blocks that tensors free are cached. A block is split if

@@ -1,5 +1,7 @@
+#include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "backend/memory.h"
@@ -14,6 +16,30 @@ void fail_call(cudaError_t code, const char* what) {
   int index = 0;
   if (cudaGetDevice(&index) == cudaSuccess) backend::throw_if_failed(cuda(index));
   fail("cuda", std::string(what) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")");
+}
+
+unsigned clusters_at_once(const void* kernel, unsigned cluster, unsigned block, std::size_t shared, Stream stream) {
+  using Shape = std::tuple<const void*, int, unsigned, unsigned, std::size_t>;
+  static std::mutex mutex;
+  static auto& known = *new std::map<Shape, unsigned>;
+  const std::lock_guard lock(mutex);
+  const auto [place, is_new] = known.try_emplace(Shape{kernel, stream.device.index, cluster, block, shared}, 0);
+  if (!is_new) return place->second;
+  use(stream);
+  allow_shared(kernel, shared);
+  int found = 0;
+  if (cluster == 1) {
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel, static_cast<int>(block), shared),
+          "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    found *= attribute(cudaDevAttrMultiProcessorCount, stream.device);
+  } else {
+    cudaLaunchAttribute size{};
+    size.id = cudaLaunchAttributeClusterDimension;
+    size.val.clusterDim = {cluster, 1, 1};
+    const cudaLaunchConfig_t config{cluster, block, shared, nullptr, &size, 1};
+    check(cudaOccupancyMaxActiveClusters(&found, kernel, &config), "cudaOccupancyMaxActiveClusters");
+  }
+  return place->second = static_cast<unsigned>(found);
 }
 
 }  // namespace tern::gpu

@@ -6,7 +6,7 @@
 
 #include "backend/stream.h"
 #include "cuda/runtime/allocator.h"
-#include "cuda/runtime/stream.h"
+#include "cuda/runtime/launch.h"
 
 namespace tern::gpu {
 

@@ -7,6 +7,7 @@
 #include "backend/device.h"
 #include "tensor/sizes.h"
 
+// Calls of the CUDA runtime: errors, streams, and the launch of kernels.
 namespace tern::gpu {
 
 /// Throws Error, `[cuda] what: the runtime's message`.
@@ -26,6 +27,31 @@ inline int attribute(cudaDeviceAttr which, Device device) {
 
 /// Makes the stream's device current in this thread, as every call of the runtime requires.
 inline void use(Stream stream) { check(cudaSetDevice(stream.device.index), "cudaSetDevice"); }
+
+/// Stream priority: blocks of a high-priority stream are scheduled first when kernels of several streams wait for resources.
+enum class Priority : bool { normal, high };
+
+/// Separate stream, which does not wait for the default stream. Its memory pool outlives it.
+class OwnedStream {
+ public:
+  explicit OwnedStream(Device device, Priority priority = Priority::normal) {
+    stream_.device = device;
+    use(stream_);
+    cudaStream_t created = nullptr;
+    int lowest = 0, highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, priority == Priority::high ? highest : lowest), "cudaStreamCreate");
+    stream_.handle = created;
+  }
+  ~OwnedStream() { cudaStreamDestroy(handle(stream_)); }
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+
+  Stream get() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
 
 /// Raises a kernel's limit of dynamic shared memory to `bytes`. Needed above 48 KB minus the kernel's static arrays; skipped below 40 KB,
 /// where it would lower the limit of later launches.
@@ -82,6 +108,15 @@ inline unsigned blocks_for(std::int64_t count, std::int64_t size = block_size) {
   const std::int64_t blocks = ceil_div(count, size);
   if (blocks > 0x7fffffff) fail("cuda", "expected work for at most 2^31 - 1 blocks");
   return static_cast<unsigned>(std::max<std::int64_t>(blocks, 1));
+}
+
+/// Number of thread block clusters, of `cluster` blocks each, that a kernel can run at the same time on the stream's device; number of
+/// blocks if `cluster` is 1. Clusters are confined to parts of the chip (GPCs), whose multiprocessors need not be a multiple of the cluster
+/// size. Queried once for each kernel, shape and device.
+unsigned clusters_at_once(const void* kernel, unsigned cluster, unsigned block, std::size_t shared, Stream stream);
+template <class... Parameters>
+unsigned clusters_at_once(void (*kernel)(Parameters...), unsigned cluster, unsigned block, std::size_t shared, Stream stream) {
+  return clusters_at_once(reinterpret_cast<const void*>(kernel), cluster, block, shared, stream);
 }
 
 }  // namespace tern::gpu

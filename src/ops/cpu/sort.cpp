@@ -46,25 +46,11 @@ Ranked<Key>* radix_sort(Ranked<Key>* entries, Ranked<Key>* spare, std::int64_t n
   return entries;
 }
 
-template <int Bytes>
-struct UnsignedOf;
-template <> struct UnsignedOf<1> {
-  using type = std::uint8_t;
-};
-template <> struct UnsignedOf<2> {
-  using type = std::uint16_t;
-};
-template <> struct UnsignedOf<4> {
-  using type = std::uint32_t;
-};
-template <> struct UnsignedOf<8> {
-  using type = std::uint64_t;
-};
-
 /// Unsigned key with the order of the values: every NaN is largest; both zeros are equal.
 template <class S>
 auto key_of(S value) {
-  using Key = typename UnsignedOf<sizeof(S)>::type;
+  using Short = std::conditional_t<sizeof(S) == 1, std::uint8_t, std::uint16_t>;
+  using Key = std::conditional_t<sizeof(S) == 8, std::uint64_t, std::conditional_t<sizeof(S) == 4, std::uint32_t, Short>>;
   constexpr Key top = Key(Key(1) << (8 * sizeof(S) - 1));
   if constexpr (std::is_unsigned_v<S>) return Key(value);
   else if constexpr (std::is_integral_v<S>) return Key(Key(value) ^ top);

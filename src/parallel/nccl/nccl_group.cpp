@@ -13,7 +13,7 @@
 
 #include "backend/memory.h"
 #include "backend/stream.h"
-#include "cuda/runtime/stream.h"
+#include "cuda/runtime/launch.h"
 #include "ops/factory.h"
 #include "parallel/nccl/progress.h"
 #include "parallel/process_group.h"

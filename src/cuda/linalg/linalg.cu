@@ -1,6 +1,6 @@
 // Linear algebra on a GPU. A single matrix is passed to cuSOLVER, many small ones to the batched functions of cuSOLVER and cuBLAS. Both
 // take column-major matrices, and work in place: a copy is needed anyway, and also transposes. A row-major matrix is its own transpose in
-// column-major order, which cholesky, eigh and svd use.
+// column-major order, which cholesky, eigh and svd use. Kernels of ours do the rest between those calls.
 #include "ops/kernels/linalg.h"
 
 #ifdef TERN_CUSOLVER
@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "cuda/device/group.cuh"
 #include "cuda/gemm/cublas.h"
 #include "cuda/linalg/cusolver.h"
-#include "cuda/linalg/matrix_kernels.h"
 #include "cuda/runtime/allocator.h"
+#include "cuda/runtime/launch.h"
 #include "ops/kernels/copy.h"
 #include "tensor/dispatch.h"
 
@@ -21,6 +22,217 @@ namespace tern::kernels {
 using namespace gpu;
 
 namespace {
+
+// Kernels for batches of column-major matrices.
+
+/// Batch of matrices, or of vectors, which are matrices of one column.
+struct Batch {
+  void* data;
+  std::int64_t count;
+  std::int64_t stride;
+};
+
+enum class SignOf : bool { large_element, diagonal };
+
+constexpr int warps = 4;  ///< warps of a block, each independent
+
+template <class T>
+__global__ void __launch_bounds__(block_size) write_pointers_kernel(T* data, std::int64_t stride, std::int64_t count, T** pointers) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
+  if (i < count) pointers[i] = data + i * stride;
+}
+
+__global__ void set_number(std::int64_t* number, std::int64_t value) { *number = value; }
+
+/// One warp per matrix.
+template <class T>
+__global__ void __launch_bounds__((warps * 32)) find_failed_kernel(const T* x, std::int64_t stride, std::int64_t count, std::int64_t n,
+                                                                   bool positive, const int* info, std::int64_t* first) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
+  if (i >= count) return;
+  bool refused = info && info[i] != 0;
+  for (std::int64_t j = threadIdx.x % 32; j < n; j += 32) {
+    const T element = x[i * stride + j * (n + 1)];
+    refused |= positive ? !(element > T(0)) : element == T(0);
+  }
+  if (refused) atomicMin(reinterpret_cast<long long*>(first), static_cast<long long>(i));
+}
+
+template <class T>
+struct TimesOp {
+  using Accumulator = T;
+  static __device__ T combine(T a, T b) { return a * b; }
+};
+
+/// One warp per matrix.
+template <class T, class Pivot>
+__global__ void __launch_bounds__((warps * 32))
+    multiply_diagonals(const T* lu, std::int64_t stride, std::int64_t count, std::int64_t n, const Pivot* pivots, T* values) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
+  if (i >= count) return;
+  T product = T(1);
+  for (std::int64_t j = threadIdx.x % 32; j < n; j += 32) {
+    const T element = lu[i * stride + j * (n + 1)];
+    product *= pivots[i * n + j] == j + 1 ? element : -element;
+  }
+  product = warp_all_reduce<TimesOp<T>>(product);
+  if (threadIdx.x % 32 == 0) values[i] = product;
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_size) mark_non_finite(const T* x, std::int64_t size, std::int64_t total, int* marks) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
+  if (i < total && !isfinite(x[i])) marks[i / size] = 1;
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_size)
+    fill_marked(T* x, std::int64_t size, std::int64_t total, T value, const int* marks, const int* info) {
+  const std::int64_t i = std::int64_t(blockIdx.x) * block_size + threadIdx.x;
+  if (i < total && (marks[i / size] != 0 || (info && info[i / size] != 0))) x[i] = value;
+}
+
+template <class T>
+struct LargestOp {
+  using Accumulator = T;
+  static __device__ T combine(T a, T b) { return fmax(a, b); }
+};
+
+/// True, in all lanes, if the first large element of a vector is negative.
+template <class T>
+__device__ bool is_to_be_negated(const T* vector, std::int64_t length) {
+  const unsigned lane = threadIdx.x % 32;
+  T largest = 0;
+  for (std::int64_t i = lane; i < length; i += 32) largest = fmax(largest, fabs(vector[i]));
+  const T large = warp_all_reduce<LargestOp<T>>(largest) * static_cast<T>(large_element);
+  for (std::int64_t start = 0; start < length; start += 32) {
+    const T element = start + lane < length ? vector[start + lane] : T(0);
+    const unsigned found = __ballot_sync(whole_warp, start + lane < length && fabs(element) >= large);
+    if (found == 0) continue;
+    return __shfl_sync(whole_warp, int(element < T(0)), __ffs(int(found)) - 1) != 0;
+  }
+  return false;
+}
+
+/// One warp per column.
+template <class T>
+__global__ void __launch_bounds__((warps * 32))
+    negate_columns(SignOf sign, T* columns, std::int64_t columns_stride, std::int64_t length, T* rows, std::int64_t rows_stride,
+                   std::int64_t width, std::int64_t k, std::int64_t total) {
+  const std::int64_t at = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
+  if (at >= total) return;
+  const std::int64_t i = at / k, j = at % k;
+  T* const column = columns + i * columns_stride + j * length;
+  T* const row = rows ? rows + i * rows_stride + j * width : nullptr;
+  const bool negated = sign == SignOf::diagonal ? row[j] < T(0) : is_to_be_negated(column, length);
+  __syncwarp();
+  if (!negated) return;
+  for (std::int64_t e = threadIdx.x % 32; e < length; e += 32) column[e] = -column[e];
+  // Zeros below R's diagonal stay 0, and do not become -0.
+  for (std::int64_t e = threadIdx.x % 32; row && e < width; e += 32)
+    if (sign != SignOf::diagonal || e >= j) row[e] = -row[e];
+}
+
+/// Column c of Q is H_1 ... H_k e_c, and reflections after c do not change e_c. Each lane only accesses elements of its own residue, so
+/// that the column in shared memory needs no barrier.
+template <class T>
+__global__ void __launch_bounds__((warps * 32))
+    reflect_unit_columns(const T* reflections, std::int64_t stride, int length, int k, const T* tau, T* q, std::int64_t total) {
+  extern __shared__ double shared[];
+  const std::int64_t at = std::int64_t(blockIdx.x) * warps + threadIdx.x / 32;
+  if (at >= total) return;
+  const std::int64_t i = at / k;
+  const int c = static_cast<int>(at % k), lane = static_cast<int>(threadIdx.x % 32);
+  T* const column = reinterpret_cast<T*>(shared) + std::int64_t(threadIdx.x / 32) * length;
+  for (int e = lane; e < length; e += 32) column[e] = T(e == c);
+  for (int j = c; j >= 0; --j) {
+    const T* const v = reflections + i * stride + std::int64_t(j) * length;
+    const int first = j / 32 * 32 + lane;
+    T along = 0;
+    for (int e = first; e < length; e += 32)
+      if (e >= j) along += (e == j ? T(1) : v[e]) * column[e];
+    along = warp_all_reduce<PlusOp<T>>(along) * tau[i * k + j];
+    for (int e = first; e < length; e += 32)
+      if (e >= j) column[e] -= along * (e == j ? T(1) : v[e]);
+  }
+  for (int e = lane; e < length; e += 32) q[at * length + e] = column[e];
+}
+
+/// pointers[i] = the address of matrix i.
+void write_pointers(const Batch& x, DType dtype, void* pointers, Stream stream) {
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
+    launch(write_pointers_kernel<T>, blocks_for(x.count), block_size, 0, stream, static_cast<T*>(x.data), x.stride, x.count,
+           static_cast<T**>(pointers));
+  });
+}
+
+/// *first = index of the first matrix that failed: whose info is not 0 (if there is info), or whose diagonal has a 0, or with `positive` an
+/// element that is not above 0; `count` if there is none.
+void find_failed_matrix(const Batch& x, std::int64_t n, DType dtype, bool positive, const int* info, std::int64_t* first, Stream stream) {
+  launch(set_number, 1, 1, 0, stream, first, x.count);
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
+    launch(find_failed_kernel<T>, blocks_for(x.count, warps), warps * 32, 0, stream, static_cast<const T*>(x.data), x.stride, x.count, n,
+           positive, info, first);
+  });
+}
+
+/// values[i] = determinant of matrix i from its LU decomposition: the product of the diagonal, negated for each row that was exchanged.
+/// Pivots (count, n) count from 1, in i64, or i32 with `short_pivots`.
+void determinants(const Batch& lu, std::int64_t n, DType dtype, const void* pivots, bool short_pivots, void* values, Stream stream) {
+  const auto run = [&]<class T, class Pivot>() {
+    launch(multiply_diagonals<T, Pivot>, blocks_for(lu.count, warps), warps * 32, 0, stream, static_cast<const T*>(lu.data), lu.stride,
+           lu.count, n, static_cast<const Pivot*>(pivots), static_cast<T*>(values));
+  };
+  dispatch_f32_f64(dtype, "linalg",
+                   [&]<class T>() { short_pivots ? run.template operator()<T, int>() : run.template operator()<T, std::int64_t>(); });
+}
+
+/// marks[i] = 1 if matrix i, of `stride` elements, has a NaN or an infinity, else 0. All elements of such a matrix are set to 0, because
+/// iterations of cuSOLVER might otherwise not terminate.
+void zero_non_finite(const Batch& x, DType dtype, int* marks, Stream stream) {
+  use(stream);
+  check(cudaMemsetAsync(marks, 0, static_cast<std::size_t>(x.count) * sizeof(int), handle(stream)), "cudaMemset");
+  const std::int64_t total = x.count * x.stride;
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
+    T* const data = static_cast<T*>(x.data);
+    launch(mark_non_finite<T>, blocks_for(total), block_size, 0, stream, data, x.stride, total, marks);
+    launch(fill_marked<T>, blocks_for(total), block_size, 0, stream, data, x.stride, total, T(0), marks, nullptr);
+  });
+}
+
+/// Fills matrices with NaN if they are marked, or if info is not 0.
+void fill_nan(const Batch& x, DType dtype, const int* marks, const int* info, Stream stream) {
+  const std::int64_t total = x.count * x.stride;
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
+    launch(fill_marked<T>, blocks_for(total), block_size, 0, stream, static_cast<T*>(x.data), x.stride, total, static_cast<T>(NAN), marks,
+           info);
+  });
+}
+
+/// Applies Note [Signs] to k columns of `length` elements of each matrix of `columns`, and to the rows of `rows` that belong to them, of
+/// `width` elements each. qr's sign is that of R's diagonal, in `rows`. For columns alone, rows.data is null.
+void fix_signs(SignOf sign, const Batch& columns, std::int64_t length, const Batch& rows, std::int64_t width, std::int64_t k, DType dtype,
+               Stream stream) {
+  const std::int64_t total = columns.count * k;
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
+    launch(negate_columns<T>, blocks_for(total, warps), warps * 32, 0, stream, sign, static_cast<T*>(columns.data), columns.stride, length,
+           static_cast<T*>(rows.data), rows.stride, width, k, total);
+  });
+}
+
+/// Forms the first k columns of the orthogonal matrix of Householder reflections: q (count, k, length), column-major. Reflections are as
+/// geqrf leaves them, below the diagonal of columns of `length` elements, with tau (count, k). For many small matrices: one warp per
+/// column.
+void form_q(const Batch& reflections, std::int64_t length, std::int64_t k, DType dtype, const void* tau, void* q, Stream stream) {
+  const std::int64_t total = reflections.count * k;
+  dispatch_f32_f64(dtype, "linalg", [&]<class T>() {
+    launch(reflect_unit_columns<T>, blocks_for(total, warps), warps * 32, warps * static_cast<std::size_t>(length) * sizeof(T), stream,
+           static_cast<const T*>(reflections.data), reflections.stride, static_cast<int>(length), static_cast<int>(k),
+           static_cast<const T*>(tau), static_cast<T*>(q), total);
+  });
+}
+
+// Calls of the libraries.
 
 constexpr cublasFillMode_t upper = CUBLAS_FILL_MODE_UPPER;  ///< column-major: the lower triangle in row-major order
 constexpr cusolverEigMode_t with_vectors = CUSOLVER_EIG_MODE_VECTOR;
@@ -152,7 +364,7 @@ class Lu {
             "cusolverDnXgetrs");
   }
 
-  void determinants(void* values) const { gpu::determinants(batch(), sizes_.rows, dtype_, pivots_.as<>(), batched_, values, stream_); }
+  void determinants(void* values) const { kernels::determinants(batch(), sizes_.rows, dtype_, pivots_.as<>(), batched_, values, stream_); }
   /// Queues the search for a pivot of 0.
   void find_singular(std::int64_t* first) const { find_failed_matrix(batch(), sizes_.rows, dtype_, false, nullptr, first, stream_); }
 

@@ -512,10 +512,7 @@ __global__ void __launch_bounds__(last_threads, (TileShape<T, K, silu>::blocks))
     static_assert(32 * width <= last_threads);
     const unsigned c = column * 32 * width + threadIdx.x;
     if (threadIdx.x >= 32 * width || c >= a.channels) continue;
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < last_warps; ++i) sum += shared[i][threadIdx.x];
-    partials[std::int64_t(k) * a.channels + c] = sum;
+    partials[std::int64_t(k) * a.channels + c] = sum_column(shared, threadIdx.x);
   }
 }
 
@@ -658,8 +655,7 @@ __global__ void __launch_bounds__(block_size) add_any(__grid_constant__ const An
   shared[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || d >= a.channels) return;
-  sum = 0;
-  for (int i = 0; i < warps; ++i) sum += shared[i][lane];
+  sum = sum_column(shared, lane);
   if (k < a.taps && dw) write<AnyFloat>(dw, a.u.dtype, d * a.taps + k, sum);
   if (k == a.taps && db) write<AnyFloat>(db, a.u.dtype, d, sum);
 }
