@@ -1,5 +1,6 @@
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_args.cuh"
+#include "cuda/device/online_softmax.cuh"
 #include "cuda/device/semaphore.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/allocator.h"
@@ -36,7 +37,7 @@ struct DecodeParams {
 /// Online softmax of one query over a worker's keys: the running maximum, the sum of exponentials, and the lane's vectors of y before the
 /// division.
 template <int width>
-struct OnlineSoftmax {
+struct KeySoftmax {
   float row_max = -INFINITY, row_sum = 0, y[width] = {};
 };
 
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
       for (int k = 0; k < vec16_width<T>; ++k)
         query[m][i * vec16_width<T> + k] = m < count && is_column[i] ? convert<float>(p.q.at<T>(index, 0, head0 + m)[column[i] + k]) : 0;
 
-  OnlineSoftmax<width> softmaxes[members];
+  KeySoftmax<width> softmaxes[members];
   for (int key0 = first; key0 < last; key0 += workers * batch) {  // all threads of a warp run the same number of iterations
     Packed<T, vec16_width<T>> keys[batch][vectors], values[batch][vectors];
 #pragma unroll
@@ -116,12 +117,11 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
     }
 #pragma unroll
     for (int m = 0; m < members; ++m) {
-      OnlineSoftmax<width>& r = softmaxes[m];
-      float row_max = r.row_max;
+      KeySoftmax<width>& r = softmaxes[m];
+      float batch_max = scores[m][0];
 #pragma unroll
-      for (int u = 0; u < batch; ++u) row_max = fmaxf(row_max, scores[m][u]);
-      const float shift = row_max == -INFINITY ? 0 : row_max, rescale = exp2_approx(r.row_max - shift);
-      r.row_max = row_max;
+      for (int u = 1; u < batch; ++u) batch_max = fmaxf(batch_max, scores[m][u]);
+      const auto [shift, rescale] = RaisedMax(r.row_max, batch_max);
       r.row_sum *= rescale;
 #pragma unroll
       for (int k = 0; k < width; ++k) r.y[k] *= rescale;

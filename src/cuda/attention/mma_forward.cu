@@ -1,4 +1,5 @@
 #include "cuda/attention/mma.cuh"
+#include "cuda/device/online_softmax.cuh"
 
 // Flash attention by mma.sync, forward: Dao, "FlashAttention-2", 2023. A block has some rows of queries of one head and loops over the
 // tiles of keys that they see, with the maximum and the sum of an online softmax; a warp has 16 or 32 of the rows. Only q, k and v are read
@@ -160,9 +161,7 @@ __global__ void __launch_bounds__(C::threads, C::min_blocks) mma_attention_forwa
     if (key0 + C::keys > whole_end || (is_general && key0 < whole_begin)) mask<flavour>(scores, sequence, row0, key0);
 #pragma unroll
     for (int r = 0; r < lane_rows; ++r) {
-      const float before = row_max[r];
-      row_max[r] = fmaxf(before, scores.row_max(r) * factor);
-      const float shift = row_max[r] == -INFINITY ? 0 : row_max[r], rescale = exp2_approx(before - shift);
+      const auto [shift, rescale] = RaisedMax(row_max[r], scores.row_max(r) * factor);
       float own_factor = factor;
       if (__any_sync(whole_warp, fabsf(shift) >= large_score)) {
         scores.scale_row(r, factor);

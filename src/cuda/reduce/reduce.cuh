@@ -3,6 +3,7 @@
 
 #include "cuda/device/group.cuh"
 #include "cuda/device/indexer.cuh"
+#include "cuda/device/online_softmax.cuh"
 #include "cuda/device/vec16.cuh"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/dispatch.h"
@@ -405,37 +406,15 @@ struct AnyAllOp {
   static __device__ bool finish(std::int32_t found, double) { return found != 0; }
 };
 
-/// A maximum and the sum of exp(x - maximum).
-template <class C>
-struct ScaledSum {
-  C maximum, sum;
-};
-template <class C>
-__device__ __forceinline__ ScaledSum<C> shuffle_xor(ScaledSum<C> value, unsigned step) {
-  return {shuffle_xor(value.maximum, step), shuffle_xor(value.sum, step)};
-}
-
-/// log(sum(exp(x))) in one pass: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018.
-/// Equal maxima are handled first, because the difference of two infinities is NaN; a NaN propagates in the sum.
+/// log(sum(exp(x))) in one pass.
 template <class C>
 struct LogSumExpOp {
-  using Accumulator = ScaledSum<C>;
+  using Accumulator = OnlineSoftmax<C, ExactExp>;
   using Out = Any<C>;
   static __device__ Accumulator identity() { return {-std::numeric_limits<C>::infinity(), C(0)}; }
-  static __device__ void add(Accumulator& a, C value) {
-    const C difference = value == a.maximum ? C(0) : value - a.maximum;
-    const bool rises = difference > C(0);
-    const C factor = std::exp(rises ? -difference : difference);
-    a.sum = rises ? a.sum * factor + C(1) : a.sum + factor;
-    a.maximum = rises ? value : a.maximum;
-  }
-  static __device__ Accumulator combine(Accumulator a, Accumulator b) {
-    const C difference = b.maximum == a.maximum ? C(0) : b.maximum - a.maximum;
-    const bool rises = difference > C(0);
-    const C factor = std::exp(rises ? -difference : difference);
-    return {rises ? b.maximum : a.maximum, rises ? a.sum * factor + b.sum : a.sum + b.sum * factor};
-  }
-  static __device__ C finish(Accumulator a, double) { return a.maximum + std::log(a.sum); }
+  static __device__ Accumulator combine(Accumulator a, Accumulator b) { return merge(a, b); }
+  static __device__ void add(Accumulator& a, C value) { a.add(value); }
+  static __device__ C finish(Accumulator a, double) { return a.log_sum_exp(); }
 };
 
 }  // namespace tern::gpu

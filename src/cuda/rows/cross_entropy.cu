@@ -1,4 +1,4 @@
-#include "cuda/device/math.cuh"
+#include "cuda/device/online_softmax.cuh"
 #include "cuda/device/row.cuh"
 #include "cuda/rows/row_launch.h"
 #include "cuda/runtime/allocator.h"
@@ -56,35 +56,23 @@ __device__ __forceinline__ C max_of_vectors(const uint4 (&vectors)[unroll]) {
   }
 }
 
-/// State of an online softmax (Milakov & Gimelshein, 2018): the running maximum, the sum of e^(logit - max), and the sum of the logits, for
-/// label smoothing. Initially max is any lower bound but -inf, whose difference to itself is NaN.
+/// Online softmax of a row, whose maximum is initially any lower bound but -inf, with the sum of the logits, for label smoothing.
 template <class C>
-struct OnlineSoftmax {
-  C max = C(-0x1p100), exp_sum = 0, logit_sum = 0;
-
-  /// Rescales only if the maximum increases, once for many logits.
-  __device__ void raise_max(C to) {
-    if (to <= max) return;
-    exp_sum *= exp_approx(max - to);
-    max = to;
-  }
-  __device__ C log_sum_exp() const { return max + log(exp_sum); }
+struct RowSoftmax : OnlineSoftmax<C, FastExp> {
+  C logit_sum;
 };
 
 template <class C>
-struct OnlineSoftmaxOp {
-  using Accumulator = OnlineSoftmax<C>;
-  static __device__ Accumulator identity() { return {}; }
-  /// Commutative to the last bit, because each lane of a warp continues with its own result.
+struct RowSoftmaxOp {
+  using Accumulator = RowSoftmax<C>;
+  static __device__ Accumulator identity() { return {{C(-0x1p100), C(0)}, C(0)}; }
   static __device__ Accumulator combine(const Accumulator& a, const Accumulator& b) {
-    const C factor = a.max == b.max ? C(1) : exp_approx(-fabs(a.max - b.max));
-    const bool rises = a.max < b.max;
-    return {fmax(a.max, b.max), fma(rises ? a.exp_sum : b.exp_sum, factor, rises ? b.exp_sum : a.exp_sum), a.logit_sum + b.logit_sum};
+    return {merge<C, FastExp>(a, b), a.logit_sum + b.logit_sum};
   }
 };
 template <class C>
-__device__ __forceinline__ OnlineSoftmax<C> shuffle_xor(const OnlineSoftmax<C>& a, unsigned step) {
-  return {gpu::shuffle_xor(a.max, step), gpu::shuffle_xor(a.exp_sum, step), gpu::shuffle_xor(a.logit_sum, step)};
+__device__ __forceinline__ RowSoftmax<C> shuffle_xor(const RowSoftmax<C>& a, unsigned step) {
+  return {gpu::shuffle_xor<C, FastExp>(a, step), gpu::shuffle_xor(a.logit_sum, step)};
 }
 
 /// Logits of a call. C is float for short floats, else double; losses, weights and gradients of losses have that type.
@@ -194,10 +182,11 @@ struct LossFactors {
 
 /// Online softmax of a row, in all of its threads.
 template <class C, class T, bool in_registers>
-__device__ __forceinline__ OnlineSoftmax<C> reduce_row(const LogitRows<C, T>& rows, const RowStream<T>& stream,
-                                                       RowCache<T, in_registers>& cache) {
+__device__ __forceinline__ RowSoftmax<C> reduce_row(const LogitRows<C, T>& rows, const RowStream<T>& stream,
+                                                    RowCache<T, in_registers>& cache) {
   const bool is_smoothed = rows.smoothing != C(0);
-  OnlineSoftmax<C> state;
+  using Op = RowSoftmaxOp<C>;
+  RowSoftmax<C> state = Op::identity();
   cache.for_rounds(stream, [&](unsigned first, const uint4(&packed)[unroll]) {
     state.raise_max(max_of_vectors<C, T>(packed));
 #pragma unroll
@@ -206,8 +195,8 @@ __device__ __forceinline__ OnlineSoftmax<C> reduce_row(const LogitRows<C, T>& ro
       C values[width<T>], exp_sum = 0, logit_sum = 0;
       unpack<T>(packed[u], values);
 #pragma unroll
-      for (const C value : values) exp_sum += exp_approx(value - state.max);
-      state.exp_sum += exp_sum;
+      for (const C value : values) exp_sum += FastExp::of(value - state.max);
+      state.sum += exp_sum;
       if (!is_smoothed) continue;
 #pragma unroll
       for (const C value : values) logit_sum += value;
@@ -217,15 +206,14 @@ __device__ __forceinline__ OnlineSoftmax<C> reduce_row(const LogitRows<C, T>& ro
   stream.for_singles([&](std::int64_t c) {
     const C logit = convert<C>(stream.logits[c]);
     state.raise_max(logit);
-    state.exp_sum += exp_approx(logit - state.max);
+    state.sum += FastExp::of(logit - state.max);
     state.logit_sum += logit;
   });
-  using Op = OnlineSoftmaxOp<C>;
   return stream.threads == 32 ? warp_all_reduce<Op>(state) : block_all_reduce<Op, writing_threads / 32>(state);
 }
 
 template <class C, class T>
-__device__ __forceinline__ C loss_of(const LogitRows<C, T>& rows, std::int64_t row, const OnlineSoftmax<C>& state, C target_logit) {
+__device__ __forceinline__ C loss_of(const LogitRows<C, T>& rows, std::int64_t row, const RowSoftmax<C>& state, C target_logit) {
   const C lse = state.log_sum_exp();
   C loss = rows.confidence * (lse - target_logit);
   if (rows.smoothing != C(0)) loss += rows.smoothing * (lse - state.logit_sum / static_cast<C>(rows.columns));
@@ -283,7 +271,7 @@ __global__ void __launch_bounds__(reading_threads, 5)
   C loss = 0, row_lse = 0;
   if (target != rows.ignore_index) {
     const C logit = target_logit(rows, stream, target);
-    const OnlineSoftmax<C> state = reduce_row(rows, stream, cache);
+    const RowSoftmax<C> state = reduce_row(rows, stream, cache);
     loss = loss_of(rows, stream.row, state, logit);
     row_lse = state.log_sum_exp();
   }
@@ -320,7 +308,7 @@ __global__ void __launch_bounds__(writing_threads, in_registers ? 1 : 2)
     write_zeros(rows, stream, out);
   } else {
     const C logit = target_logit(rows, stream, target);  // before any thread writes: threads wait for each other in reduce_row
-    const OnlineSoftmax<C> state = reduce_row(rows, stream, cache);
+    const RowSoftmax<C> state = reduce_row(rows, stream, cache);
     loss = loss_of(rows, stream.row, state, logit);
     if constexpr (!in_registers) cache.restart(stream);
     write_gradient(rows, stream, target, state.log_sum_exp(), factors[stream.row], out, cache);
