@@ -18,7 +18,12 @@ using Doubles = std::vector<double>;
 /// A leaf of these numbers in f64, and the numbers of a tensor.
 inline Tensor leaf(const Doubles& values, const Shape& shape) { return Tensor::from(values, shape).set_requires_grad(); }
 inline Tensor leaf(const Doubles& values) { return leaf(values, {static_cast<std::int64_t>(values.size())}); }
-inline Tensor leaf(double value) { return leaf({value}, {}); }
+/// Of one number, (); a braced number is a list.
+template <class T>
+  requires std::is_arithmetic_v<T>
+Tensor leaf(T value) {
+  return leaf({static_cast<double>(value)}, {});
+}
 inline Doubles list(const Tensor& x) { return x.to_vector<double>(); }
 
 }  // namespace tern
