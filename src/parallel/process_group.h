@@ -42,8 +42,8 @@ class Work {
 
 /// Options of a process group.
 struct GroupOptions {
-  /// Timeout of a collective, including the wait for the other ranks. It turns the hang on a missing rank into an Error.
-  Milliseconds timeout{30'000};
+  /// Seconds that a collective may last, including the wait for the other ranks. It turns the hang on a missing rank into an Error.
+  double timeout = 30;
 };
 
 /// The processes of a run, of ranks 0 to size() - 1, each with one device. Every process has to call the same collectives in the same

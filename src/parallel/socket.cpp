@@ -276,7 +276,7 @@ Socket connect(int rank, const std::string& where, Deadline deadline) {
 
 }  // namespace
 
-Ring::Ring(const LaunchEnvironment& environment, Store& store, std::chrono::milliseconds timeout) {
+Ring::Ring(const LaunchEnvironment& environment, Store& store, double timeout) {
   const int rank = environment.rank, size = environment.size;
   const Deadline deadline = deadline_in(timeout);
   next_.rank = (rank + 1) % size;
@@ -295,8 +295,7 @@ Ring::Ring(const LaunchEnvironment& environment, Store& store, std::chrono::mill
     if (count > 0)
       for (Socket& socket : lobby.admit(entries)) previous_.socket = std::move(socket);
     if (!previous_.socket.is_open() && has_passed(deadline))
-      fail("parallel",
-           fmt::format("rank {} of {} did not come within {:g} s", previous_.rank, size, std::chrono::duration<double>(timeout).count()));
+      fail("parallel", fmt::format("rank {} of {} did not come within {:g} s", previous_.rank, size, timeout));
   }
 }
 

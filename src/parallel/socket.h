@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,7 +16,11 @@
 namespace tern::parallel {
 
 using Deadline = std::chrono::steady_clock::time_point;
+inline std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::llround(1000 * seconds)));
+}
 inline Deadline deadline_in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
+inline Deadline deadline_in(double seconds) { return deadline_in(milliseconds_of(seconds)); }
 inline bool has_passed(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
 /// Milliseconds until the deadline, rounded up, for poll(); 0 if it has passed.
 int poll_timeout(Deadline deadline);
@@ -100,8 +105,8 @@ class Lobby {
 /// failure is passed on by tell().
 class Ring {
  public:
-  /// Connects a ring of two ranks or more. Throws Error if a neighbour does not connect within the timeout.
-  Ring(const LaunchEnvironment& environment, Store& store, std::chrono::milliseconds timeout);
+  /// Connects a ring of two ranks or more. Throws Error if a neighbour does not connect within `timeout` seconds.
+  Ring(const LaunchEnvironment& environment, Store& store, double timeout);
 
   /// Waits up to `time` for a failure, and returns its reason; "" if there is none.
   std::string wait(std::chrono::milliseconds time);

@@ -33,9 +33,9 @@ namespace {
 
 constexpr std::size_t max_key = 4096, max_value = std::size_t{1} << 20, max_bytes = std::size_t{64} << 20;
 
-[[noreturn]] void fail_wait(const std::string& key, std::chrono::milliseconds timeout) {
-  fail("parallel", fmt::format("no process has set \"{}\" within {:g} s: have all ranks been started, and do they all still run?", key,
-                               static_cast<double>(timeout.count()) / 1e3));
+[[noreturn]] void fail_wait(const std::string& key, double timeout) {
+  fail("parallel",
+       fmt::format("no process has set \"{}\" within {:g} s: have all ranks been started, and do they all still run?", key, timeout));
 }
 
 /// The name of the file of a key.
@@ -60,7 +60,7 @@ void FileStore::set(const std::string& key, const std::string& value) {
     fail("parallel", fmt::format("{} cannot be written: {}", path.string(), error.message()));
 }
 
-std::string FileStore::get(const std::string& key, Milliseconds timeout) {
+std::string FileStore::get(const std::string& key, double timeout) {
   const fs::path path = fs::path(directory_) / escaped(key);
   const Deadline deadline = deadline_in(timeout);
   for (;;) {
@@ -251,7 +251,7 @@ class TcpStore::Server {
 
 class TcpStore::Client {
  public:
-  Client(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout)
+  Client(const std::string& host, std::uint16_t port, double timeout)
       : timeout_(timeout), socket_(Socket::connect(host, port, "rank 0", deadline_in(timeout))) {
     const Deadline deadline = deadline_in(timeout);
     socket_.send(introduction, deadline);
@@ -268,7 +268,7 @@ class TcpStore::Client {
     receive_answer(key, deadline);
   }
 
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) {
+  std::string get(const std::string& key, double timeout) {
     if (key.size() > max_key) fail_long(max_key, key.size());
     const std::lock_guard lock(mutex_);
     const Deadline deadline = deadline_in(timeout);
@@ -294,7 +294,7 @@ class TcpStore::Client {
     return socket_.receive(size, deadline);
   }
 
-  std::chrono::milliseconds timeout_;
+  double timeout_;
   std::mutex mutex_;
   Socket socket_;
 };
@@ -306,7 +306,7 @@ TcpStore::TcpStore(const Options& options) {
 TcpStore::~TcpStore() = default;
 
 void TcpStore::set(const std::string& key, const std::string& value) { client_->set(key, value); }
-std::string TcpStore::get(const std::string& key, Milliseconds timeout) { return client_->get(key, timeout); }
+std::string TcpStore::get(const std::string& key, double timeout) { return client_->get(key, timeout); }
 std::uint16_t TcpStore::port() const { return server_ ? server_->port() : 0; }
 
 namespace {
@@ -380,7 +380,7 @@ std::optional<LaunchEnvironment> launch_environment() {
   });
 }
 
-std::shared_ptr<Store> open_store(const LaunchEnvironment& environment, Milliseconds timeout) {
+std::shared_ptr<Store> open_store(const LaunchEnvironment& environment, double timeout) {
   if (const char* const directory = std::getenv("TERN_STORE_DIR")) return std::make_shared<FileStore>(directory);
   return std::make_shared<TcpStore>(TcpStore::Options{
       .host = environment.master_address, .port = environment.master_port, .is_server = environment.rank == 0, .timeout = timeout});

@@ -1,5 +1,4 @@
 #pragma once
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,38 +7,14 @@
 
 namespace tern::parallel {
 
-/// A time span, to and from std::chrono::milliseconds. Other durations of whole seconds or milliseconds convert to it:
-/// `GroupOptions{.timeout = std::chrono::seconds(60)}`. It stands here because `<chrono>` would be 0.1 s of each file that includes tern.h.
-class Milliseconds {
- public:
-  /// So many milliseconds.
-  explicit constexpr Milliseconds(std::int64_t count) : count_(count) {}
-  /// A duration of std::chrono that is a whole number of milliseconds.
-  template <template <class, class> class Duration, std::integral Count, class Period>
-    requires(1000 * Period::num % Period::den == 0)
-  constexpr Milliseconds(const Duration<Count, Period>& time)  // NOLINT(google-explicit-constructor): without a loss
-      : count_(time.count() * (1000 * Period::num / Period::den)) {}
-  /// std::chrono::milliseconds.
-  template <class Duration>
-    requires(Duration::period::num == 1 && Duration::period::den == 1000)
-  constexpr operator Duration() const {  // NOLINT(google-explicit-constructor): without a loss
-    return Duration(count_);
-  }
-
-  constexpr std::int64_t count() const { return count_; }  ///< number of milliseconds
-
- private:
-  std::int64_t count_;
-};
-
 /// A key-value store that all processes of a run share, by which they find each other before they form a group. A key is set once.
 class Store {
  public:
   virtual ~Store() = default;
   /// Sets a key. Throws Error if the store cannot be reached.
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// Waits until a process has set the key, and returns its value. Throws Error after `timeout`.
-  virtual std::string get(const std::string& key, Milliseconds timeout) = 0;
+  /// Waits until a process has set the key, and returns its value. Throws Error after `timeout` seconds.
+  virtual std::string get(const std::string& key, double timeout) = 0;
 };
 
 /// A store of files in a directory that all processes share, one file for each key. Every run needs a directory of its own, as keys of an
@@ -49,7 +24,7 @@ class FileStore final : public Store {
   /// Makes the directory if it is missing. Throws Error if it cannot.
   explicit FileStore(std::string directory);
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, Milliseconds timeout) override;
+  std::string get(const std::string& key, double timeout) override;
 
  private:
   std::string directory_;
@@ -63,16 +38,16 @@ class TcpStore final : public Store {
  public:
   /// Options of a TcpStore.
   struct Options {
-    std::string host;              ///< name or address of the server, which listens on it
-    std::uint16_t port = 0;        ///< port of the server; for the server itself 0 is any free port, see port()
-    bool is_server = false;        ///< true in the process that serves the store
-    Milliseconds timeout{30'000};  ///< time for the server to answer
+    std::string host;        ///< name or address of the server, which listens on it
+    std::uint16_t port = 0;  ///< port of the server; for the server itself 0 is any free port, see port()
+    bool is_server = false;  ///< true in the process that serves the store
+    double timeout = 30;     ///< seconds for the server to answer
   };
   /// Throws Error if the server cannot listen, or does not answer in time.
   explicit TcpStore(const Options& options);
   ~TcpStore() override;
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, Milliseconds timeout) override;
+  std::string get(const std::string& key, double timeout) override;
   std::uint16_t port() const;  ///< the port that the server listens on
 
  private:
@@ -88,7 +63,7 @@ class PrefixStore final : public Store {
   /// Shares ownership of `store`.
   PrefixStore(std::string prefix, std::shared_ptr<Store> store) : prefix_(std::move(prefix)), store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value) override { store_->set(prefix_ + key, value); }
-  std::string get(const std::string& key, Milliseconds timeout) override { return store_->get(prefix_ + key, timeout); }
+  std::string get(const std::string& key, double timeout) override { return store_->get(prefix_ + key, timeout); }
 
  private:
   std::string prefix_;
@@ -126,7 +101,7 @@ std::optional<LaunchEnvironment> launch_environment();
 std::string first_host(const std::string& hosts);
 
 /// Opens the store of a run: a FileStore in the directory that TERN_STORE_DIR names, or else a TcpStore that rank 0 serves at the master
-/// address. Throws Error as those do.
-std::shared_ptr<Store> open_store(const LaunchEnvironment& environment, Milliseconds timeout);
+/// address, within `timeout` seconds. Throws Error as those do.
+std::shared_ptr<Store> open_store(const LaunchEnvironment& environment, double timeout);
 
 }  // namespace tern::parallel

@@ -59,7 +59,7 @@ static auto unless_stopped(F f) -> decltype(f()) {
 }
 
 Ranks::Ranks(const RankOptions& options, Device device) : options_(options) {
-  const parallel::GroupOptions group{.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * options.timeout))};
+  const parallel::GroupOptions group{.timeout = options.timeout};
   const parallel::LaunchEnvironment environment = parallel::launch_environment().value_or(parallel::LaunchEnvironment{});
   // Until the end of the process: when another process has failed, the launcher's signal must not keep this one from reporting its error.
   static std::optional<StopSignals> to_the_end;

@@ -178,7 +178,7 @@ TEST_CASE("A rank that is gone makes the others' collectives errors, and no hang
                                   if (rank.environment.rank == 1) return;  // its group ends
                                   for (int i = 0; i < 100; ++i) rank.group->all_reduce(zeros({1000})).wait();
                                 },
-                                {.timeout = std::chrono::seconds(5)});
+                                {.timeout = 5});
   CHECK(errors[1].empty());
   for (std::size_t i : {0, 2}) {
     CHECK(errors[i].find("[parallel] all_reduce on rank " + std::to_string(i) + " of 3 failed: ") == 0);
@@ -206,7 +206,7 @@ TEST_CASE("A rank that dies within a message ends the others' wait for it at onc
     for (std::int64_t i = 0; i < bytes; i += some) data[i] = 0;
     const auto group_of = [&](int rank) {
       return make_process_group({.rank = rank, .size = 2, .local_rank = rank, .local_size = 2},
-                                std::make_shared<FileStore>(directory / "store"), cpu, "world", {.timeout = std::chrono::seconds(15)});
+                                std::make_shared<FileStore>(directory / "store"), cpu, "world", {.timeout = 15});
     };
     const auto send = [&](ProcessGroup& group) {
       if (group.rank() == root)
@@ -249,7 +249,7 @@ TEST_CASE("A rank that is late is an error on the others after the timeout, and 
                                   be_late(3500);
                                   rank.group->barrier();
                                 },
-                                {.timeout = std::chrono::milliseconds(1500)});
+                                {.timeout = 1.5});
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
   CHECK(errors[0].find("[parallel] barrier on rank 0 of 2 failed: ") == 0);
   CHECK(errors[1].find("[parallel] barrier on rank 1 of 2 failed: ") == 0);
@@ -267,7 +267,7 @@ TEST_CASE("After a failure every later collective says the same") {
                                   if (first != second || first.empty())
                                     throw Error("expected one message but got \"" + first + "\" and \"" + second + "\"");
                                 },
-                                {.timeout = std::chrono::seconds(5)});
+                                {.timeout = 5});
   check_none(errors);
 }
 
@@ -275,8 +275,7 @@ TEST_CASE("Ranks that never come are an error at the start") {
   const tern::test::TempDirectory directory;
   const LaunchEnvironment environment{.rank = 0, .size = 2};
   CHECK(contains(message_of([&] {
-                   make_process_group(environment, std::make_shared<FileStore>(directory / "store"), cpu, "world",
-                                      {.timeout = std::chrono::milliseconds(300)});
+                   make_process_group(environment, std::make_shared<FileStore>(directory / "store"), cpu, "world", {.timeout = 0.3});
                  }),
                  "within 0.3 s: have all ranks been started"));
 }

@@ -30,7 +30,7 @@ inline bool is_launched() {
 /// As a rank of a launch: f, if the launch has so many.
 inline std::string run_rank(int size, const std::function<void(Rank&)>& f, const GroupOptions& options) {
   static const LaunchEnvironment environment = *launch_environment();
-  static const std::shared_ptr<Store> store = open_store(environment, std::chrono::seconds(30));
+  static const std::shared_ptr<Store> store = open_store(environment, 30);
   static int groups = 0;
   if (size != environment.size) return "";
   return message_of<std::exception>([&] {

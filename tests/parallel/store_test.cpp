@@ -14,15 +14,6 @@ namespace tern::parallel {
 
 using namespace std::chrono_literals;
 
-// What a timeout is given as, and read as: whole milliseconds of std::chrono, and nothing that would be cut.
-static_assert(Milliseconds(2s).count() == 2000 && Milliseconds(1min).count() == 60'000 && Milliseconds(7ms).count() == 7);
-static_assert(std::chrono::milliseconds(Milliseconds(7)) == 7ms);
-template <class From, class To>
-constexpr bool converts = std::is_convertible_v<From, To>;
-static_assert(converts<Milliseconds, std::chrono::milliseconds> && !converts<Milliseconds, std::chrono::seconds>);
-static_assert(!converts<std::chrono::microseconds, Milliseconds> && !converts<std::chrono::duration<double>, Milliseconds>);
-static_assert(!converts<Milliseconds, std::int64_t> && !converts<std::int64_t, Milliseconds>);
-
 namespace {
 
 /// A value that is set late reaches readers of all clients; a key that nobody sets is an error that names it.
@@ -35,7 +26,7 @@ void check_store(const std::function<std::unique_ptr<Store>(int)>& client) {
   for (int i = 0; i < readers; ++i)
     threads.emplace_back([&, i] {
       try {
-        found[static_cast<std::size_t>(i)] = clients[static_cast<std::size_t>(i)]->get("late/key", 5s);
+        found[static_cast<std::size_t>(i)] = clients[static_cast<std::size_t>(i)]->get("late/key", 5);
       } catch (const Error& error) {
         found[static_cast<std::size_t>(i)] = error.what();
       }
@@ -46,14 +37,14 @@ void check_store(const std::function<std::unique_ptr<Store>(int)>& client) {
   for (std::thread& thread : threads) thread.join();
   for (const std::string& each : found) CHECK(each == value);
   clients[0]->set("empty", "");
-  CHECK(clients[1]->get("empty", 1s).empty());
+  CHECK(clients[1]->get("empty", 1).empty());
   clients[2]->set("large", std::string(200'000, 'x'));
-  CHECK(clients[3]->get("large", 1s) == std::string(200'000, 'x'));
-  CHECK(message_of([&] { clients[0]->get("nobody", 50ms); }) ==
+  CHECK(clients[3]->get("large", 1) == std::string(200'000, 'x'));
+  CHECK(message_of([&] { clients[0]->get("nobody", 0.05); }) ==
         "[parallel] no process has set \"nobody\" within 0.05 s: have all ranks been started, and do they all still run?");
   PrefixStore part("a/", std::shared_ptr<Store>(std::move(clients[4])));
   part.set("b", "1");
-  CHECK(clients[5]->get("a/b", 1s) == "1");
+  CHECK(clients[5]->get("a/b", 1) == "1");
 }
 
 }  // namespace
@@ -77,7 +68,7 @@ TEST_CASE("A client may begin before the server") {
     port = free.port();
   }
   std::string found;
-  std::thread early([&] { found = TcpStore({.host = "127.0.0.1", .port = port, .timeout = 5s}).get("key", 5s); });
+  std::thread early([&] { found = TcpStore({.host = "127.0.0.1", .port = port, .timeout = 5}).get("key", 5); });
   std::this_thread::sleep_for(100ms);
   TcpStore server({.host = "127.0.0.1", .port = port, .is_server = true});
   server.set("key", "value");
@@ -91,12 +82,12 @@ TEST_CASE("A server that is not there, or whose place is taken, is an error") {
     const TcpStore gone({.host = "127.0.0.1", .is_server = true});
     port = gone.port();
   }
-  CHECK(message_of([&] { TcpStore({.host = "127.0.0.1", .port = port, .timeout = 100ms}); }).find("does not answer (Connection refused)") !=
+  CHECK(message_of([&] { TcpStore({.host = "127.0.0.1", .port = port, .timeout = 0.1}); }).find("does not answer (Connection refused)") !=
         std::string::npos);
   const TcpStore server({.host = "127.0.0.1", .is_server = true});
   CHECK(message_of([&] { TcpStore({.host = "127.0.0.1", .port = server.port(), .is_server = true}); }).find("cannot be listened on") !=
         std::string::npos);
-  CHECK(message_of([&] { TcpStore({.host = "no.such.machine.invalid", .port = 1, .timeout = 100ms}); }).find("no.such.machine.invalid") !=
+  CHECK(message_of([&] { TcpStore({.host = "no.such.machine.invalid", .port = 1, .timeout = 0.1}); }).find("no.such.machine.invalid") !=
         std::string::npos);
 }
 
@@ -104,7 +95,7 @@ TEST_CASE("A server that ends makes a waiting client's call an error") {
   auto server = std::make_unique<TcpStore>(TcpStore::Options{.host = "127.0.0.1", .is_server = true});
   TcpStore client({.host = "127.0.0.1", .port = server->port()});
   std::string error;
-  std::thread waiting([&] { error = message_of([&] { client.get("key", 5s); }); });
+  std::thread waiting([&] { error = message_of([&] { client.get("key", 5); }); });
   std::this_thread::sleep_for(50ms);
   server.reset();
   waiting.join();

@@ -30,7 +30,7 @@ std::unique_ptr<TcpStore> client(const TcpStore& server) {
 }
 
 /// One rank of two, over the server's store: meets the other, and adds with it. Gives its error, or "".
-std::string run_rank(const TcpStore& server, int rank, std::chrono::milliseconds timeout = 20s) {
+std::string run_rank(const TcpStore& server, int rank, double timeout = 20) {
   return message_of<std::exception>([&] {
     const LaunchEnvironment environment{.rank = rank, .size = 2, .local_rank = rank, .local_size = 2, .master_address = here};
     const auto group = make_process_group(environment, client(server), cpu, "world", {.timeout = timeout});
@@ -158,9 +158,9 @@ TEST_CASE("A store's memory is bounded") {
   CHECK(count == 63);
   CHECK(error ==
         "[parallel] the store at 127.0.0.1:" + std::to_string(server.port()) + " holds its 64 MiB: does another program write to it?");
-  CHECK(server.get("key62", 5s) == value);
+  CHECK(server.get("key62", 5) == value);
   server.set("small", "fits");
-  CHECK(peer->get("small", 5s) == "fits");
+  CHECK(peer->get("small", 5) == "fits");
   CHECK(contains(message_of([&] { server.set("large", value + "v"); }), "of at most 1048576 bytes but got one of 1048577"));
   CHECK(contains(message_of([&] { server.set(std::string(4097, 'k'), ""); }), "of at most 4096 bytes but got one of 4097"));
 
@@ -176,7 +176,7 @@ TEST_CASE("A store's memory is bounded") {
   long_key.send(request('g', {std::string(4097, 'k')}).substr(0, 10), soon());
   long_value.send(request('s', {"k", value + "v"}).substr(0, 10), soon());
   for (Socket* const each : {&long_key, &long_value}) CHECK(is_closed(*each));
-  CHECK(server.get("small", 5s) == "fits");
+  CHECK(server.get("small", 5) == "fits");
 }
 
 TEST_CASE("A key of a TCP store keeps its value") {
@@ -187,7 +187,7 @@ TEST_CASE("A key of a TCP store keeps its value") {
   CHECK(message_of([&] { server.set("key", "other"); }) ==
         "[parallel] the store at 127.0.0.1:" + std::to_string(server.port()) +
             " has another value of \"key\": does another run, or another program, use its port?");
-  CHECK(server.get("key", 5s) == "value");
+  CHECK(server.get("key", 5) == "value");
 }
 
 TEST_CASE("Strangers do not take the descriptors that a process needs") {
@@ -222,14 +222,14 @@ TEST_CASE("A store without descriptors waits for some, and does not spin") {
   const double spent = cpu_seconds() - before;
   for (const int fd : taken) ::close(fd);  // before a check: UBSan opens a pipe to look at an object
   CHECK(spent < 0.02);                     // a loop that spins takes more, even on a busy machine
-  CHECK(client(server)->get("key", 5s) == "value");
+  CHECK(client(server)->get("key", 5) == "value");
 }
 
 TEST_CASE("A forged address in the store is one line that names the rank") {
   const auto forged = [](const std::string& address) {
     const TcpStore server({.host = here, .is_server = true});
     client(server)->set("world/ring/1", address);
-    return run_rank(server, 0, 1s);
+    return run_rank(server, 0, 1);
   };
   const std::string expected = "[parallel] rank 1: expected its address and port in the store, as \"127.0.0.1 12345\", but got ";
   for (const char* const address : {"garbage", "", "127.0.0.1 99999999999999", "127.0.0.1 65536", "127.0.0.1 -1", "127.0.0.1 80 80"})
@@ -245,7 +245,7 @@ TEST_CASE("Strangers at a ring's port do not end the ranks") {
   const TcpStore server({.host = here, .is_server = true});
   std::string first;
   std::thread thread([&] { first = run_rank(server, 0); });
-  const std::string address = client(server)->get("world/ring/0", 5s);
+  const std::string address = client(server)->get("world/ring/0", 5);
   const auto port = static_cast<std::uint16_t>(std::stoi(address.substr(address.find(' ') + 1)));
   call(port).close();
   Socket garbage = call(port), other_rank = call(port), half = call(port), silent = call(port);
@@ -267,7 +267,7 @@ TEST_CASE("A client of another program's port is told so") {
     socket.send("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", soon());
     std::this_thread::sleep_for(200ms);
   });
-  CHECK(message_of([&] { TcpStore({.host = here, .port = listener.port(), .timeout = 5s}); }) ==
+  CHECK(message_of([&] { TcpStore({.host = here, .port = listener.port(), .timeout = 5}); }) ==
         "[parallel] 127.0.0.1:" + std::to_string(listener.port()) +
             ": expected the store of a tern of this version but got another program");
   other.join();

@@ -44,7 +44,7 @@ std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel(
 /// timeout.
 class GlooCollectives {
  public:
-  GlooCollectives(const LaunchEnvironment& environment, std::chrono::milliseconds timeout);
+  GlooCollectives(const LaunchEnvironment& environment, double timeout);
 
   /// Waits for the other ranks and connects each with each. To be called before the collectives.
   void connect(std::shared_ptr<Store> store);
@@ -72,7 +72,7 @@ class GlooCollectives {
 /// Gloo's interface to the store.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(std::shared_ptr<parallel::Store> store, std::chrono::milliseconds timeout) : store_(std::move(store)), timeout_(timeout) {}
+  GlooStore(std::shared_ptr<parallel::Store> store, double timeout) : store_(std::move(store)), timeout_(timeout) {}
   void set(const std::string& key, const std::vector<char>& data) override { store_->set(key, {data.begin(), data.end()}); }
   std::vector<char> get(const std::string& key) override {
     const std::string value = store_->get(key, timeout_);
@@ -86,7 +86,7 @@ class GlooStore final : public gloo::rendezvous::Store {
 
  private:
   std::shared_ptr<parallel::Store> store_;
-  std::chrono::milliseconds timeout_;
+  double timeout_;
 };
 
 /// The address at which other processes reach this one: on the interface that GLOO_SOCKET_IFNAME names, or on the one from which the master
@@ -140,9 +140,9 @@ std::string plain(std::string text) {
   return text + ": another rank has ended, has stopped, or cannot be reached";
 }
 
-GlooCollectives::GlooCollectives(const LaunchEnvironment& environment, std::chrono::milliseconds timeout)
+GlooCollectives::GlooCollectives(const LaunchEnvironment& environment, double timeout)
     : environment_(environment),
-      timeout_(timeout),
+      timeout_(milliseconds_of(timeout)),
       context_(std::make_shared<gloo::rendezvous::Context>(environment.rank, environment.size)) {}
 
 template <class F>
@@ -158,7 +158,7 @@ void GlooCollectives::run(F&& f) {
 
 void GlooCollectives::connect(std::shared_ptr<Store> store) {
   run([&] {
-    GlooStore rendezvous(std::move(store), timeout_);
+    GlooStore rendezvous(std::move(store), std::chrono::duration<double>(timeout_).count());
     auto device = gloo::transport::tcp::CreateDevice(attributes(environment_));
     // Gloo waits five times this long for a connection, such as to a rank that stops while they are made.
     context_->setTimeout(std::max(timeout_ / 5, std::chrono::milliseconds(1)));

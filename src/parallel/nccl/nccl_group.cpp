@@ -70,7 +70,7 @@ class NcclGroup final : public ProcessGroup {
  public:
   NcclGroup(const LaunchEnvironment& environment, Store& store, Device device, const GroupOptions& options)
       : ProcessGroup(environment.rank, environment.size, device),
-        timeout_(options.timeout),
+        timeout_(milliseconds_of(options.timeout)),
         ring_(environment, store, options.timeout),
         stream_(device, gpu::Priority::high),
         counting_stream_(device, gpu::Priority::high),
