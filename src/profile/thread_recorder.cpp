@@ -60,7 +60,7 @@ ThreadRecorder::ThreadRecorder(std::shared_ptr<Profiler::Shared> shared, std::ui
 }
 
 void ThreadRecorder::restart() {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   record_.spans.clear();
   record_.collectives.clear();
   record_.memory.clear();
@@ -72,7 +72,7 @@ void ThreadRecorder::restart() {
 }
 
 ThreadRecorder::Record ThreadRecorder::finish() {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (kernel_depth_ > 0 && !pending_.empty()) record_.spans[pending_.back().span].end = backend::steady_ns();
   flush();
   while (frames_.size() > 1) close();
@@ -175,16 +175,16 @@ void ThreadRecorder::flush() {
 }
 
 void ThreadRecorder::begin_step() {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (!is_over_) open(Kind::step, name_of("step"), {none, 0, 0, 0});
 }
 void ThreadRecorder::end_step() {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (!is_over_) close();
 }
 
 void ThreadRecorder::begin_kernel() {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (kernel_depth_++ > 0 || is_over_) return;
   const std::uint32_t span = add(Kind::kernel, 0, backend::steady_ns());
   std::uint32_t launch = 0;
@@ -198,7 +198,7 @@ void ThreadRecorder::begin_kernel() {
 }
 
 void ThreadRecorder::end_kernel(const char* op) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (kernel_depth_ == 0 || --kernel_depth_ > 0 || is_over_) return;
   if (tracer()) tracer()->pop();
   if (pending_.empty()) return;  // the kernel started before a restart
@@ -208,7 +208,7 @@ void ThreadRecorder::end_kernel(const char* op) {
 }
 
 void ThreadRecorder::count_flops(double flops, bool is_product) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (is_over_ || kernel_depth_ == 0 || pending_.empty()) return;
   Span& kernel = record_.spans[pending_.back().span];
   kernel.flops += flops;
@@ -216,12 +216,12 @@ void ThreadRecorder::count_flops(double flops, bool is_product) {
 }
 
 void ThreadRecorder::begin_in_place(const char* op) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (kernel_depth_ == 0) in_place_ = op;
 }
 
 void ThreadRecorder::end_op(const OpCall& call) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (is_over_ || kernel_depth_ > 0) return;  // ops that a kernel calls are a part of it
   in_place_ = nullptr;
   close_op(name_of(call.op.name), pending_.size(), call.bytes());
@@ -229,7 +229,7 @@ void ThreadRecorder::end_op(const OpCall& call) {
 }
 
 void ThreadRecorder::begin_module(const void* module, const char* type) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (is_over_) return;
   flush();
   Frame frame = frames_.back();
@@ -241,24 +241,24 @@ void ThreadRecorder::begin_module(const void* module, const char* type) {
 }
 
 void ThreadRecorder::end_module() {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (!is_over_) close();
 }
 
 std::uint32_t ThreadRecorder::module() {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   return frames_.back().module;
 }
 
 void ThreadRecorder::begin_backward(const Node& node) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (is_over_) return;
   const std::uint32_t name = name_of(node.op);
   open(Kind::op, name, {none, frames_.back().pass, node.observed_module, name});
 }
 
 void ThreadRecorder::end_backward(double bytes) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (is_over_) return;
   flush();
   if (frames_.size() > 1) record_.spans[frames_.back().span].bytes = bytes;
@@ -267,19 +267,19 @@ void ThreadRecorder::end_backward(double bytes) {
 }
 
 void ThreadRecorder::begin_pass(const char* name) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (is_over_) return;
   const std::uint32_t pass = name_of(name);
   open(Kind::pass, pass, {none, pass, frames_.back().module, 0});
 }
 
 void ThreadRecorder::end_pass() {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (!is_over_) close();
 }
 
 void ThreadRecorder::end_collective(const char* op, std::int64_t begin, std::int64_t end, std::int64_t waited, double bytes) {
-  const SpinLock lock(busy_);
+  const std::lock_guard lock(mutex_);
   if (is_over_) return;
   record_.collectives.push_back({.thread = index_, .name = name_of(op), .begin = begin, .end = end, .waited = waited, .bytes = bytes});
 }

@@ -1,5 +1,4 @@
 #pragma once
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -82,10 +81,10 @@ struct Profiler::Shared {
   bool is_over = false;
 };
 
-// Note [A recorder and its spin lock]
+// Note [A recorder and its lock]
 // Each watched thread has a recorder with lists of its own: a span is numbered within its thread, and the kernels of an op are adjacent.
 // finish() and restart() access the lists from the profiler's thread while other threads may be working. Therefore each event takes the
-// recorder's spin lock, which costs an exchange and a store; contention arises only in finish() and restart().
+// recorder's lock, for which threads contend only in finish() and restart().
 
 /// Records the work of a thread for a profiler.
 class ThreadRecorder final : public backend::Observer {
@@ -147,18 +146,6 @@ class ThreadRecorder final : public backend::Observer {
   struct KnownModule {
     std::uint32_t number, name;
   };
-  class SpinLock {
-   public:
-    explicit SpinLock(std::atomic_flag& busy) : busy_(busy) {
-      while (busy_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
-    }
-    ~SpinLock() { busy_.clear(std::memory_order_release); }
-    SpinLock(const SpinLock&) = delete;
-    SpinLock& operator=(const SpinLock&) = delete;
-
-   private:
-    std::atomic_flag& busy_;
-  };
 
   DeviceTracer* tracer() const { return shared_->tracer.get(); }
   std::uint32_t name_of(const char* name);
@@ -175,7 +162,7 @@ class ThreadRecorder final : public backend::Observer {
   const std::string name_;
   const std::thread::id thread_ = std::this_thread::get_id();
 
-  std::atomic_flag busy_;  ///< the spin lock, which guards the members below
+  std::mutex mutex_;  ///< guards the members below
   bool is_over_ = false;
   Record record_;
   std::vector<Frame> frames_;  ///< the open spans, after a frame that is none
