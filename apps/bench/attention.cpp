@@ -239,7 +239,7 @@ class Bench : OpTimer {
     try {
       measure_case(c, mode, impl);
     } catch (const OutOfMemory&) {
-      rows.add(row("attention_fwd_bwd", c, mode, impl).set("error", "out of memory"));
+      rows_.add(row("attention_fwd_bwd", c, mode, impl).set("error", "out of memory"));
       fmt::print("out of memory\n");
     }
   }
@@ -287,7 +287,7 @@ class Bench : OpTimer {
         fmt::print(" {:.3f}", of_causal);
       }
       if (c.form) one.set("gflop", passes[i] * in.flops / 1e9).set("mean_square", mean_square);
-      rows.add(one.set("kept_mib", rounded(kept, 1e3)).set("peak_mib", rounded(peak, 1e3)));
+      rows_.add(one.set("kept_mib", rounded(kept, 1e3)).set("peak_mib", rounded(peak, 1e3)));
     }
     fmt::print("\n");
   }

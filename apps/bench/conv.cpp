@@ -41,9 +41,9 @@ class Bench : OpTimer {
   /// Measures the roofline: the bandwidth of a large copy, counting reads and writes, and the FLOP/s of a large f32 GEMM.
   void roofs() {
     const double copy_ms = measure_peak(), copy_gbs = peak_gbs();
-    rows.add(row("copy", {peak_count()}, "fp32", "tern", copy_ms).set("gbs", rounded(copy_gbs, 10)));
+    rows_.add(row("copy", {peak_count()}, "fp32", "tern", copy_ms).set("gbs", rounded(copy_gbs, 10)));
     const auto [side, ms, tflops] = measure_product(device(), DType::f32);
-    rows.add(row("product", {side, side, side}, "fp32", "tern", ms).set("tflops", rounded(tflops, 1e4)));
+    rows_.add(row("product", {side, side, side}, "fp32", "tern", ms).set("tflops", rounded(tflops, 1e4)));
     fmt::print("{}: a copy moves {:.0f} GB/s, reading and writing counted; a product of f32 matrices computes {:.2f} TFLOP/s\n",
                apps::describe(device()), copy_gbs, tflops);
     fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:>11} {:>11} {:>7} {:>7} {:>8} {:>8} {:>14}\n", "direction", "B", "L", "D", "K",
@@ -80,7 +80,7 @@ class Bench : OpTimer {
       const double rate = gbs(bytes, time);
       io::JsonObject line = row(op, c.shape(), mode, impl, time);
       line.set("gbs", rounded(rate, 10)).set("of_copy", rounded(rate / peak_gbs(), 1e4)).set("tflops", rounded(flops / time / 1e9, 1e5));
-      rows.add(line.set("flop_per_byte", rounded(flops / static_cast<double>(bytes), 1e4)));
+      rows_.add(line.set("flop_per_byte", rounded(flops / static_cast<double>(bytes), 1e4)));
     }
     const double fused = gbs(bytes, ms[1]);
     fmt::print("{:<10} {:>3} {:>7} {:>5} {:>2} {:<5} {:11.2f} {:11.2f} {:6.2f}x {:7.0f} {:8.3f} {:7.1f}% {:13.1f}%\n", direction, c.batch,

@@ -316,9 +316,9 @@ class Bench : OpTimer {
 
   void emit(const std::string& op, const Shape& shape, const std::string& mode, const char* impl, double ms, std::int64_t bytes) {
     const double rate = gbs(bytes, ms);
-    rows.add(row(op, {shape.begin(), shape.end()}, mode, impl, ms)
-                 .set("gbs", rounded(rate, 10))
-                 .set("of_copy", rounded(rate / peak_gbs(), 1e4)));
+    rows_.add(row(op, {shape.begin(), shape.end()}, mode, impl, ms)
+                  .set("gbs", rounded(rate, 10))
+                  .set("of_copy", rounded(rate / peak_gbs(), 1e4)));
   }
 };
 

@@ -77,7 +77,7 @@ Product measure_product(Device device, DType dtype) {
   return {side, ms, 2e-9 * static_cast<double>(side * side * side) / ms};
 }
 
-OpTimer::OpTimer(const TimingOptions& options) : rows(options.json), device_(apps::use(options)), seconds_(options.seconds) {
+OpTimer::OpTimer(const TimingOptions& options) : device_(apps::use(options)), seconds_(options.seconds), rows_(options.json) {
   if (device_.type == DeviceType::cuda) flush_ = empty({std::int64_t{1} << 26}, DType::f32, device_);
 }
 

@@ -102,10 +102,9 @@ class OpTimer {
   double peak_gbs() const { return peak_gbs_; }
   /// Time in ms of a copy that moves `bytes` bytes, measured in the same way: the reference for a small tensor.
   double equal_ms(std::int64_t bytes);
-  /// A row of a measured op, and the file for rows.
+  /// A row of a measured op.
   io::JsonObject row(const std::string& op, const std::vector<std::int64_t>& shape, const std::string& mode, const char* impl,
                      double ms) const;
-  RowFile rows;
 
  private:
   Device device_;
@@ -113,6 +112,9 @@ class OpTimer {
   Tensor flush_;  ///< larger than the cache
   double peak_gbs_ = 0;
   std::map<std::int64_t, double> equal_copies_;  ///< ms, by bytes
+
+ protected:
+  RowFile rows_;  ///< last, so that a device that is not there is reported first
 };
 
 // Measurements in several processes, which a launcher has started, or which `--ranks` starts.
