@@ -7,7 +7,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "backend/error.h"
@@ -50,48 +49,34 @@ struct CommFigures {
   double bus_gbs = 0;  ///< Note [Cost of several devices]
 };
 
-/// The input of rank r is (i + r) mod 3 at index i: small whole numbers, whose sums over a hundred ranks are exact in 16 bits.
-class Pattern {
- public:
-  Pattern(DType dtype, Device device) : dtype_(dtype), device_(device) {}
-
-  void fill(const Tensor& x, std::int64_t first, int rank) const {
-    over(x, first, [&](const Tensor& part, std::int64_t phase) { copy_(part, period(phase, rank, 1, part.numel())); });
+/// Calls f(part, sums) with the pieces of x, which begins at element `first`, and the sums over `ranks` ranks from `rank` on of their
+/// inputs. That of rank r is (i + r) mod 3 at element i: small whole numbers, whose sums over a hundred ranks are exact in 16 bits.
+template <class F>
+void for_each_piece(const Tensor& x, std::int64_t first, int rank, int ranks, const F& f) {
+  const std::int64_t piece = std::min<std::int64_t>(3 << 18, x.numel());  // a multiple of the period, or all
+  std::vector<float> values(static_cast<std::size_t>(piece));
+  for (std::int64_t i = 0; i < piece; ++i)
+    for (int r = rank; r < rank + ranks; ++r) values[static_cast<std::size_t>(i)] += static_cast<float>((first + i + r) % 3);
+  const Tensor sums = cast(Tensor::from(values, {piece}, x.device()), x.dtype());
+  for (std::int64_t i = 0; i < x.numel(); i += piece) {
+    const std::int64_t end = std::min(i + piece, x.numel());
+    f(slice(x, 0, i, end), slice(sums, 0, 0, end - i));
   }
-  /// The largest difference between x, which starts at index `first`, and the sum over `ranks` ranks from `rank` on.
-  double deviation(const Tensor& x, std::int64_t first, int rank, int ranks) const {
-    double most = 0;
-    over(x, first, [&](const Tensor& part, std::int64_t phase) {
-      const Tensor distance = abs(cast(part, DType::f32) - cast(period(phase, rank, ranks, part.numel()), DType::f32));
-      const auto here = static_cast<double>(max(distance).item<float>());
-      most = std::isnan(here) ? INFINITY : std::max(most, here);
-    });
-    return most;
-  }
+}
 
- private:
-  static constexpr std::int64_t length_ = 3 << 18;  ///< elements of a piece, a multiple of the period
+void fill(const Tensor& x, int rank) {
+  for_each_piece(x, 0, rank, 1, [](const Tensor& part, const Tensor& values) { copy_(part, values); });
+}
 
-  template <class F>
-  void over(const Tensor& x, std::int64_t first, F&& f) const {
-    for (std::int64_t i = 0; i < x.numel(); i += length_) f(slice(x, 0, i, std::min(i + length_, x.numel())), first % 3);
-  }
-  Tensor period(std::int64_t phase, int rank, int ranks, std::int64_t count) const {
-    if (key_ != std::tuple(phase, rank, ranks) || period_.numel() < count) {
-      std::vector<float> values(static_cast<std::size_t>(count));
-      for (std::int64_t i = 0; i < count; ++i)
-        for (int r = rank; r < rank + ranks; ++r) values[static_cast<std::size_t>(i)] += static_cast<float>((phase + i + r) % 3);
-      period_ = cast(Tensor::from(values, {count}, device_), dtype_);
-      key_ = {phase, rank, ranks};
-    }
-    return slice(period_, 0, 0, count);
-  }
-
-  DType dtype_;
-  Device device_;
-  mutable Tensor period_ = {};
-  mutable std::tuple<std::int64_t, int, int> key_{-1, 0, 0};
-};
+/// The largest difference between x and these sums.
+double deviation(const Tensor& x, std::int64_t first, int rank, int ranks) {
+  double most = 0;
+  for_each_piece(x, first, rank, ranks, [&](const Tensor& part, const Tensor& sums) {
+    const auto here = static_cast<double>(max(abs(cast(part, DType::f32) - cast(sums, DType::f32))).item<float>());
+    most = std::isnan(here) ? INFINITY : std::max(most, here);
+  });
+  return most;
+}
 
 /// The tensors of a case: the whole, and this rank's part if the collective has parts.
 struct Buffers {
@@ -107,17 +92,15 @@ void call(parallel::ProcessGroup& group, const CommCase& c, const Buffers& x) {
 
 /// The result of one call with known numbers.
 double deviation(parallel::ProcessGroup& group, const CommCase& c, const Buffers& x) {
-  const Pattern pattern(c.dtype, group.device());
   const std::int64_t share = x.whole.numel() / group.size();
-  if (c.op == "all_gather") pattern.fill(x.part, 0, group.rank());
-  else pattern.fill(x.whole, 0, group.rank());
+  fill(c.op == "all_gather" ? x.part : x.whole, group.rank());
   call(group, c, x);
-  if (c.op == "all_reduce") return pattern.deviation(x.whole, 0, 0, group.size());
-  if (c.op == "broadcast") return pattern.deviation(x.whole, 0, 0, 1);
-  if (c.op == "reduce_scatter") return pattern.deviation(x.part, share * group.rank(), 0, group.size());
+  if (c.op == "all_reduce") return deviation(x.whole, 0, 0, group.size());
+  if (c.op == "broadcast") return deviation(x.whole, 0, 0, 1);
+  if (c.op == "reduce_scatter") return deviation(x.part, share * group.rank(), 0, group.size());
   double most = 0;
   for (int rank = 0; rank < group.size(); ++rank)
-    most = std::max(most, pattern.deviation(slice(x.whole, 0, share * rank, share * (rank + 1)), 0, rank, 1));
+    most = std::max(most, deviation(slice(x.whole, 0, share * rank, share * (rank + 1)), 0, rank, 1));
   return most;
 }
 
