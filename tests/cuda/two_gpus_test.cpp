@@ -7,6 +7,7 @@
 #include "catch.h"
 #include "cuda/runtime/allocator.h"
 #include "cuda/runtime/launch.h"
+#include "message.h"
 #include "ops/factory.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
@@ -36,15 +37,6 @@ bool same_elements(const Tensor& a, const Tensor& b) {
     const std::vector<T> x = a.to_vector<T>(), y = b.to_vector<T>();
     return std::equal(x.begin(), x.end(), y.begin(), [](T p, T q) { return static_cast<double>(p) == static_cast<double>(q); });
   });
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace

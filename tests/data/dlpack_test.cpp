@@ -5,6 +5,7 @@
 #include <string>
 
 #include "catch.h"
+#include "message.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -42,16 +43,6 @@ struct Foreign {
 };
 
 Floats floats(const Tensor& x) { return x.to_vector<float>(); }
-
-template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 }  // namespace
 

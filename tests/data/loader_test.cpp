@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "catch.h"
+#include "message.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -42,15 +43,6 @@ Ids read(Loader& loader, int epochs, std::vector<float>* drawn = nullptr) {
     result.push_back(-2);
   }
   return result;
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -161,7 +153,7 @@ TEST_CASE("An error of a worker reaches the caller at its batch, and leaves the 
                   {.batch_size = 2, .shuffle = false, .workers = workers, .prefetch = 8});
     for (int i = 0; i < 3; ++i) CHECK((*loader.next())[0].to_vector<std::int64_t>()[0] == 2 * i);
     for (int i = 0; i < 2; ++i) {
-      CHECK(message_of([&] { loader.next(); }) == "example 6 is broken");
+      CHECK(message_of<std::exception>([&] { loader.next(); }) == "example 6 is broken");
       CHECK(loader.position() == LoaderPosition{0, 6});
     }
     is_broken = false;

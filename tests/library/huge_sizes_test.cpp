@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "message.h"
 #include "plain.h"
 
 using namespace tern;
@@ -27,14 +28,9 @@ struct Attempt {
 void check_refused(const std::vector<Attempt>& attempts) {
   for (const Attempt& attempt : attempts) {
     INFO(attempt.text);
-    std::string message = "no error";
-    try {
-      attempt.call();
-    } catch (const Error& error) {
-      message = error.what();
-    }
+    const std::string message = message_of(attempt.call);
     CAPTURE(message);
-    CHECK(message.front() == '[');
+    CHECK(message.starts_with('['));
     CHECK(message.find('\n') == std::string::npos);
   }
 }

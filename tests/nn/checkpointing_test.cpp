@@ -40,11 +40,7 @@ nn::EncoderDecoderOptions options(const Form& form, CheckpointPolicy policy, Dev
   return result;
 }
 
-Tensor ids(unsigned seed, Device device) {
-  std::vector<std::int64_t> values;
-  for (float x : draw(seed, rows * length, 0.5, 0.5)) values.push_back(static_cast<std::int64_t>(x * float(vocab)));
-  return Tensor::from(values, {rows, length}, device);
-}
+Tensor ids(unsigned seed, Device device) { return draw_ids(seed, {rows, length}, vocab, device); }
 
 Tensor lengths(Device device) { return Tensor::from(std::vector<std::int64_t>{7, 2, 5}, {rows}, device); }
 

@@ -1,6 +1,6 @@
 // Decoding by graphs, in a cache that stays, gives what decoding as written gives, bit for bit.
 #include "nn/fixture.h"
-#include "nn/generate.h"
+#include "nn/results.h"
 #include "ops/autocast.h"
 #include "ops/factory.h"
 #include "skip.h"
@@ -8,8 +8,6 @@
 using namespace tern;
 
 namespace {
-
-using Results = std::vector<std::vector<nn::Hypothesis>>;
 
 constexpr std::int64_t vocab = 29, length = 24;
 
@@ -29,16 +27,6 @@ std::vector<nn::TokenIds> some_rows(std::size_t count, std::int64_t first) {
     for (std::int64_t j = 0; j <= std::int64_t(i * 5 + std::size_t(first)) % 9; ++j)
       rows[i].push_back((std::int64_t(i) * 7 + j * j * 3 + first) % vocab);
   return rows;
-}
-
-bool is_same(const Results& a, const Results& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (a[i].size() != b[i].size()) return false;
-    for (std::size_t n = 0; n < a[i].size(); ++n)
-      if (a[i][n].tokens != b[i][n].tokens || a[i][n].log_probability != b[i][n].log_probability) return false;
-  }
-  return true;
 }
 
 /// Texts of changing numbers of rows, by every search, all with the same graphs, beside the same without any.

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "message.h"
 #include "nn/fixture.h"
 #include "nn/results.h"
 #include "ops/autocast.h"
@@ -152,13 +153,9 @@ TEST_CASE("An error in a thread that decodes is the caller's", "[generate]") {
   for (const std::size_t place : {3, 40}) {
     std::vector<nn::TokenIds> bad = rows;
     bad[place] = {3, vocab};
-    std::string message;
-    try {
-      nn::generate(model, bad, nn::PromptOptions{}, {}, 64);
-    } catch (const Error& error) {
-      message = error.what();
-    }
-    CHECK(message.starts_with("[read_prompts] expected ids in [0, 29) but got 29 in row "));
+    CHECK(message_of([&] {
+            nn::generate(model, bad, nn::PromptOptions{}, {}, 64);
+          }).starts_with("[read_prompts] expected ids in [0, 29) but got 29 in row "));
     CHECK(num_threads() == 2);
   }
   CHECK(nn::generate(model, rows, nn::PromptOptions{.max_length = 10}).size() == 64);

@@ -43,9 +43,7 @@ std::vector<nn::EncoderDecoderOptions> forms() {
 }
 
 Tensor ids(unsigned seed, std::int64_t rows, std::int64_t columns, Device device = cpu) {
-  std::vector<std::int64_t> values;
-  for (float x : draw(seed, rows * columns, 0.5, 0.5)) values.push_back(static_cast<std::int64_t>(x * float(vocab)));
-  return Tensor::from(values, {rows, columns}, device);
+  return draw_ids(seed, {rows, columns}, vocab, device);
 }
 
 Tensor lengths_on(Device device) { return Tensor::from(source_lengths, {batch}, device); }

@@ -50,6 +50,13 @@ inline std::vector<float> draw(std::uint64_t seed, std::int64_t count, double sc
   return result;
 }
 
+/// Ids below `vocab`.
+inline tern::Tensor draw_ids(std::uint64_t seed, const tern::Shape& shape, std::int64_t vocab, tern::Device device = tern::cpu) {
+  std::vector<std::int64_t> ids;
+  for (const float x : draw(seed, tern::numel(shape), 0.5, 0.5)) ids.push_back(static_cast<std::int64_t>(x * float(vocab)));
+  return tern::Tensor::from(ids, shape, device);
+}
+
 inline std::vector<float> floats(const tern::Tensor& x) { return tern::cast(x.detach(), tern::DType::f32).to_vector<float>(); }
 
 /// The largest |a - b|.

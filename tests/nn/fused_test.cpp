@@ -16,11 +16,7 @@ nn::DecoderLMOptions options(Device device, double dropout = 0) {
   return {.vocab = vocab, .length = length, .width = 24, .layers = 3, .heads = 3, .ff = 40, .dropout = dropout, .device = device};
 }
 
-Tensor ids(unsigned seed, Device device) {
-  std::vector<std::int64_t> values;
-  for (float x : draw(seed, rows * length, 0.5, 0.5)) values.push_back(static_cast<std::int64_t>(x * float(vocab)));
-  return Tensor::from(values, {rows, length}, device);
-}
+Tensor ids(unsigned seed, Device device) { return draw_ids(seed, {rows, length}, vocab, device); }
 
 /// Padding at the end, in a row none, in another all but one key.
 Tensor padding(Device device) {

@@ -29,8 +29,6 @@ Tensor some_ids(std::int64_t batch, std::int64_t count, Device device) {
   return to(Tensor::from(ids, {batch, count}), device);
 }
 
-double largest_difference(const Tensor& a, const Tensor& b) { return max(abs(to(a, cpu) - to(b, cpu))).item<double>(); }
-
 void check_model(const nn::DecoderLMOptions& options, Device device) {
   const NoGrad unrecorded;
   nn::DecoderLM model = model_of(options, device);
@@ -38,10 +36,10 @@ void check_model(const nn::DecoderLMOptions& options, Device device) {
   const std::int64_t first = 5;
   nn::KvCache cache = model.cache(3, length);
   CHECK(cache.empty());
-  CHECK(largest_difference(model.hidden(slice(ids, 1, 0, first), {.causal = true}, {}, &cache), slice(expected, 1, 0, first)) < 1e-6);
+  CHECK(distance(model.hidden(slice(ids, 1, 0, first), {.causal = true}, {}, &cache), slice(expected, 1, 0, first)) < 1e-6);
   CHECK_FALSE(cache.empty());
   for (std::int64_t t = first; t < length; ++t)
-    CHECK(largest_difference(model.hidden(slice(ids, 1, t, t + 1), {.causal = true}, {}, &cache), slice(expected, 1, t, t + 1)) < 1e-5);
+    CHECK(distance(model.hidden(slice(ids, 1, t, t + 1), {.causal = true}, {}, &cache), slice(expected, 1, t, t + 1)) < 1e-5);
   CHECK(to(cache.lengths, cpu).to_vector<std::int64_t>() == std::vector<std::int64_t>(3, length));
 }
 
@@ -79,8 +77,8 @@ TEST_CASE("Rows of a cache may have different lengths") {
     for (std::int64_t t = 0; t < 5; ++t) {
       const Tensor next = cat({slice(slice(ids, 0, 0, 1), 1, 7 + t, 8 + t), slice(slice(ids, 0, 1, 2), 1, 4 + t, 5 + t)}, 0);
       const Tensor states = model.hidden(next, {.causal = true}, {}, &cache);
-      CHECK(largest_difference(slice(states, 0, 0, 1), slice(slice(expected, 0, 0, 1), 1, 7 + t, 8 + t)) < 1e-5);
-      CHECK(largest_difference(slice(states, 0, 1, 2), slice(slice(expected, 0, 1, 2), 1, 4 + t, 5 + t)) < 1e-5);
+      CHECK(distance(slice(states, 0, 0, 1), slice(slice(expected, 0, 0, 1), 1, 7 + t, 8 + t)) < 1e-5);
+      CHECK(distance(slice(states, 0, 1, 2), slice(slice(expected, 0, 1, 2), 1, 4 + t, 5 + t)) < 1e-5);
     }
   }
 }
@@ -96,7 +94,7 @@ TEST_CASE("A cache on the CPU grows with its longest row, and then stays") {
   const auto check = [&](std::int64_t first) {
     model.hidden(slice(ids, 1, 0, first), {.causal = true}, {}, &cache);
     for (std::int64_t t = first; t < 90; ++t)
-      REQUIRE(largest_difference(model.hidden(slice(ids, 1, t, t + 1), {.causal = true}, {}, &cache), slice(expected, 1, t, t + 1)) < 1e-5);
+      REQUIRE(distance(model.hidden(slice(ids, 1, t, t + 1), {.causal = true}, {}, &cache), slice(expected, 1, t, t + 1)) < 1e-5);
   };
   const std::size_t before = backend::memory_statistics(Cpu{}, cpu).allocated;
   check(3);
@@ -119,8 +117,7 @@ TEST_CASE("Rows of a cache can be selected") {
     cache.select(rows);
     CHECK(cache.batch() == rows.size(0));
     const Tensor chosen = index_select(ids, 0, rows);
-    CHECK(largest_difference(model.hidden(slice(chosen, 1, 5, 6), {.causal = true}, {}, &cache), slice(model.hidden(chosen), 1, 5, 6)) <
-          1e-5);
+    CHECK(distance(model.hidden(slice(chosen, 1, 5, 6), {.causal = true}, {}, &cache), slice(model.hidden(chosen), 1, 5, 6)) < 1e-5);
   }
 }
 
@@ -139,7 +136,7 @@ TEST_CASE("Cross attention keeps the keys and values of its memory") {
     // Later tokens take what is kept: another memory changes nothing.
     layer.forward(stream, {.causal = true}, t == 0 ? memory : memory * 2, lengths, &own);
     cache.end();
-    CHECK(largest_difference(stream.value(), slice(expected, 1, t, t + 1)) < 1e-5);
+    CHECK(distance(stream.value(), slice(expected, 1, t, t + 1)) < 1e-5);
   }
 }
 

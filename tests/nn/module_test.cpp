@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "autodiff/parameter_buffer.h"
+#include "message.h"
 #include "nn/fixture.h"
 #include "ops/factory.h"
 #include "ops/loss.h"
@@ -250,12 +251,7 @@ TEST_CASE("anomaly mode names the module", "[module]") {
     fill_(slice(model.blocks[1].ff.fc.weight, 0, 0, 1), std::nan(""));
   }
   const AnomalyMode anomaly(nn::module_names(model));
-  std::string message;
-  try {
-    model.forward(some_ids());
-  } catch (const Error& error) {
-    message = error.what();
-  }
+  const std::string message = message_of([&] { model.forward(some_ids()); });
   INFO(message);
   CHECK(message.find("blocks.1.ff.fc (Linear)") != std::string::npos);
 }

@@ -1,4 +1,5 @@
 // Quantised models: one door, ties, files, decoding; and no training.
+#include "message.h"
 #include "nn/fixture.h"
 #include "nn/layers.h"
 #include "ops/factory.h"
@@ -35,17 +36,6 @@ void round_weights(nn::Module& model, QuantFormat format) {
 }
 
 Tensor ids(const std::vector<std::int64_t>& values) { return Tensor::from(values, {1, static_cast<std::int64_t>(values.size())}); }
-
-/// The message of the Error that a call throws.
-template <class F>
-std::string message(F call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 const std::vector<nn::TokenIds> texts = {{3, 9, 4}, {7}, {50, 2, 31, 8, 8}};
 
@@ -125,14 +115,14 @@ TEST_CASE("Quantised weights are buffers, a tied one once, which another model t
 TEST_CASE("A quantised model refuses a gradient, and to be quantised again") {
   nn::DecoderLM model = some_model();
   nn::quantize(model, QuantFormat::int8);
-  CHECK(message([&] { nn::quantize(model, QuantFormat::int8); }).find("quantised already") != std::string::npos);
+  CHECK(message_of([&] { nn::quantize(model, QuantFormat::int8); }).find("quantised already") != std::string::npos);
   CHECK_NOTHROW(model.loss(ids({1, 2}), ids({2, 3})));
   nn::set_requires_grad(model, true);
-  CHECK(message([&] { model.loss(ids({1, 2}), ids({2, 3})); }).find("a quantised weight is for inference") != std::string::npos);
+  CHECK(message_of([&] { model.loss(ids({1, 2}), ids({2, 3})); }).find("a quantised weight is for inference") != std::string::npos);
 
   nn::DecoderLM spoilt = some_model();
   fill_(spoilt.head.weight.detach(), std::nan(""));
-  const std::string refused = message([&] { nn::quantize(spoilt, QuantFormat::int8); });
+  const std::string refused = message_of([&] { nn::quantize(spoilt, QuantFormat::int8); });
   CHECK(refused.find("'head'") != std::string::npos);
   CHECK(refused.find("finite") != std::string::npos);
   CHECK(spoilt.tokens.weight.defined());  // as it was

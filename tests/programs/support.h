@@ -17,13 +17,14 @@
 #include "catch.h"
 #include "files.h"
 #include "io/safetensors.h"
+#include "json_lines.h"
 #include "message.h"
 #include "program_paths.h"
 
 /// The programs are run as a user runs them: as processes, with arguments, standard streams and files.
 namespace tern::programs::test {
 
-using tern::test::contents, tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
+using tern::test::contents, tern::test::json_lines, tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 namespace fs = std::filesystem;
@@ -158,12 +159,6 @@ inline Arguments train(const fs::path& data, const fs::path& out, const Argument
                "--threads 1 --vocab 320 --length 40 --width 16 --layers 1 --heads 2 --ff 16 --dropout 0 --batch-size 64 "
                "--updates 3 --warmup 0");
   return with(with({"train", "--data", data, "--src", "de", "--tgt", "en", "--out", out}, small), more);
-}
-
-inline std::vector<Json> json_lines(const fs::path& path) {
-  std::vector<Json> result;
-  for (const std::string& line : split_lines(slurp(path))) result.push_back(Json::parse(line));
-  return result;
 }
 
 /// A training's log without what depends on the machine's speed.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "message.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
@@ -203,12 +204,7 @@ TEST_CASE("item gives no number that its type does not hold") {
 TEST_CASE("Too little memory is an error that says so", "[memory]") {
   const std::int64_t huge = std::int64_t(1) << 58;
   CHECK_THROWS_AS(zeros({huge}), OutOfMemory);
-  std::string message;
-  try {
-    zeros({huge});
-  } catch (const Error& error) {
-    message = error.what();
-  }
+  const std::string message = message_of([&] { zeros({huge}); });
   CHECK(message.find("[cpu] expected 1152921504606846976 bytes (1099511627776 MiB) of memory but got none") == 0);
   CHECK(message.find("use a smaller batch or model") != std::string::npos);
   CHECK(ones({4}).to_vector<float>() == Floats(4, 1));

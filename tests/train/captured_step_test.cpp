@@ -16,11 +16,7 @@ using namespace tern;
 
 namespace {
 
-Tensor ids(unsigned seed, std::int64_t length, Device device) {
-  std::vector<std::int64_t> values;
-  for (float x : draw(seed, 4 * length, 0.5, 0.5)) values.push_back(static_cast<std::int64_t>(x * 19));
-  return Tensor::from(values, {4, length}, device);
-}
+Tensor ids(unsigned seed, std::int64_t length, Device device) { return draw_ids(seed, {4, length}, 19, device); }
 
 /// A model, and what a training loop does with it.
 struct Training {

@@ -8,16 +8,16 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "catch.h"
 #include "event_records.h"
 #include "files.h"
+#include "json_lines.h"
 #include "message.h"
 
 using namespace tern;
 using io::JsonObject, train::Run, train::Sample;
-using tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
+using tern::test::json_lines, tern::test::slurp, tern::test::spill, tern::test::TempDirectory;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 using tern::test::Field, tern::test::field, tern::test::fields, tern::test::records;
@@ -75,13 +75,6 @@ class Captured {
  private:
   int before_;
 };
-
-std::vector<Json> json_lines(const fs::path& path) {
-  std::vector<Json> result;
-  std::istringstream text(slurp(path));
-  for (std::string line; std::getline(text, line);) result.push_back(Json::parse(line));
-  return result;
-}
 
 std::ptrdiff_t count(const std::string& text, const std::string& part) {
   std::ptrdiff_t found = 0;

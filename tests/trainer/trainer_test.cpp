@@ -3,10 +3,10 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "catch.h"
 #include "files.h"
+#include "json_lines.h"
 #include "message.h"
 #include "nn/layers.h"
 #include "ops/factory.h"
@@ -15,7 +15,7 @@
 #include "ops/reduce.h"
 
 using namespace tern;
-using tern::test::slurp, tern::test::TempDirectory;
+using tern::test::json_lines, tern::test::TempDirectory;
 using train::Trainer, train::TrainerOptions, train::Validation;
 using Json = nlohmann::json;
 
@@ -43,13 +43,6 @@ struct Line final : nn::Module {
             .validate = std::move(validate)};
   }
 };
-
-std::vector<Json> json_lines(const std::string& path) {
-  std::vector<Json> result;
-  std::istringstream text(slurp(path));
-  for (std::string line; std::getline(text, line);) result.push_back(Json::parse(line));
-  return result;
-}
 
 /// The lines of the log of five updates, whose gradients have the norms 5, 10, 15, ...
 std::vector<Json> log_of(double clip, Device device) {
@@ -155,8 +148,7 @@ TEST_CASE("A training that goes on is bitwise one that was not ended, and counts
   train("parts", 4, false, validate);
   CHECK(train("parts", 8, true, validate) == whole);
   CHECK(firsts == std::vector<std::int64_t>{0, 0, 0, 4, 4});  // the validation at update 4 is made again
-  const std::vector<Json> log = json_lines((directory / "parts" / "log.jsonl").string()),
-                          expected = json_lines((directory / "whole" / "log.jsonl").string());
+  const std::vector<Json> log = json_lines(directory / "parts" / "log.jsonl"), expected = json_lines(directory / "whole" / "log.jsonl");
   REQUIRE(log.size() == expected.size());
   for (std::size_t i = 0; i < log.size(); ++i) CHECK(log[i].value("loss", 0.0) == expected[i].value("loss", 0.0));
 }
