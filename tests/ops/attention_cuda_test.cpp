@@ -287,6 +287,21 @@ TEST_CASE("Attention on a GPU takes what begins within a vector, and passes on w
   for (std::size_t i = 0; i < sums.size(); ++i) CHECK(std::isnan(sums[i]) == (i == 7));
 }
 
+TEST_CASE("The gradient of attention on a GPU can be differentiated again", "[cuda]") {
+  manual_seed(3);
+  const Tensor given = cast(randn({1, 21, 3, 2, 16}, 0, 1, DType::f32, cuda()), DType::bf16);
+  Tensor results[2];
+  for (const bool fused : {false, true}) {
+    const Tensor x = cast(given, fused ? DType::bf16 : DType::f64).detach().set_requires_grad();
+    const Tensors parts = unstack(x, 2);
+    const FusedKernels kernels(fused);
+    const Tensor y = scaled_dot_product_attention(parts[0], parts[1], parts[2], {.mask = {.causal = true}});
+    const Tensor dx = grad({sum(square(y))}, {x}, {}, true)[0];
+    results[fused] = grad({sum(square(dx))}, {x})[0];
+  }
+  CHECK(relative_difference(results[1], to(results[0], cpu), given) < 5e-2);
+}
+
 TEST_CASE("Attention of one query on a GPU is that of float64 in every mask and head size", "[cuda]") {
   const NoGrad unrecorded;
   const DType dtype = GENERATE(DType::bf16, DType::f16, DType::f32);
