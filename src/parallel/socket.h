@@ -16,8 +16,10 @@
 namespace tern::parallel {
 
 using Deadline = std::chrono::steady_clock::time_point;
+/// A number of seconds, of which an infinite one is 31 years: a deadline is within the clock's range.
 inline std::chrono::milliseconds milliseconds_of(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(std::llround(1000 * seconds)));
+  const double count = 1000 * seconds;
+  return std::chrono::milliseconds(count > 0 ? std::llround(std::fmin(count, 1e12)) : 0);
 }
 inline Deadline deadline_in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
 inline Deadline deadline_in(double seconds) { return deadline_in(milliseconds_of(seconds)); }

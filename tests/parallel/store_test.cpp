@@ -2,6 +2,7 @@
 #include "parallel/store.h"
 
 #include <chrono>
+#include <limits>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -38,6 +39,7 @@ void check_store(const std::function<std::unique_ptr<Store>(int)>& client) {
   for (const std::string& each : found) CHECK(each == value);
   clients[0]->set("empty", "");
   CHECK(clients[1]->get("empty", 1).empty());
+  CHECK(clients[1]->get("empty", std::numeric_limits<double>::infinity()).empty());
   clients[2]->set("large", std::string(200'000, 'x'));
   CHECK(clients[3]->get("large", 1) == std::string(200'000, 'x'));
   CHECK(message_of([&] { clients[0]->get("nobody", 0.05); }) ==
