@@ -6,6 +6,7 @@
 #include "tensor/tensor.h"
 #include "train/optimizer.h"
 
+// The training step in its order: a loss for it, clipping, the scale of 16-bit gradients, the update.
 namespace tern::train {
 
 /// R-Drop loss: a batch goes through the model twice, with different dropout, and the divergence between the two predictions of a token is
