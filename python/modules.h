@@ -1,5 +1,5 @@
 #pragma once
-// What bindings of modules share: calls of forward, and copies and pickles (Note [Pickled modules]).
+// Bindings of modules, the parts that they share: calls of forward, and copies and pickles (Note [Pickled modules]).
 #include "binding.h"
 #include "nn/module.h"
 

@@ -78,7 +78,7 @@ class RowFile {
 
 /// Adds an option for a list of some of these words; the help is "of " with the words, and `more`.
 void add_list(CLI::App& command, const char* name, std::string& value, const std::vector<std::string>& of, const std::string& more = "");
-/// What measurements of single operators share.
+/// Measurements of single operators: the parts that all of them share.
 struct TimingOptions : apps::Processors {
   std::string json;
   double seconds = 0.06;

@@ -9,7 +9,7 @@
 #include "ops/kernels/reduce.h"
 #include "tensor/tensor.h"
 
-// What a tensor has for autodiff: the gradient sink of a leaf, the node of a result, tangents; and the arithmetic of gradients.
+// State of a tensor for autodiff: the gradient sink of a leaf, the node of a result, tangents; and the arithmetic of gradients.
 namespace tern {
 
 class LeafWriter;

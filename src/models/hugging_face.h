@@ -35,7 +35,7 @@ void save_hugging_face(const nn::DecoderLM& model, const std::string& directory,
 /// Architectures of Hugging Face's that a DecoderLM has.
 enum class Architecture : std::uint8_t { gpt2, llama };
 
-/// What config.json says.
+/// Contents of config.json.
 struct HuggingFaceConfig {
   Architecture architecture = Architecture::gpt2;  ///< `model_type`
   nn::DecoderLMOptions options;                    ///< the model's

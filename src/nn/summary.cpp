@@ -7,7 +7,7 @@
 
 #include "nn/module.h"
 
-// How a module is shown: the table of its tensors, and its tree.
+// Pictures of a module in text: the table of its tensors, and its tree.
 namespace tern::nn {
 
 namespace {

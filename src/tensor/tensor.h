@@ -230,7 +230,7 @@ void reset_peak_memory(Device device);
 /// View of x; if x is undefined, a view without data, which is an absent operand.
 inline View view_of(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
-/// What a window covers, in elements from its first one.
+/// Range that a window covers, in elements from its first one.
 struct Extent {
   std::int64_t low = 0;   ///< first element
   std::int64_t high = 0;  ///< one past the last

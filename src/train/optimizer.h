@@ -12,7 +12,7 @@
 namespace tern::train {
 
 /// Note [Exchange]
-/// How an optimizer updates parameters that several processes train: in parts.
+/// Update of parameters that several processes train: in parts.
 ///  * Arrival. When backward ends, the last gradients are still being averaged, among them that of a table used at both ends of a model,
 ///    which is large. The optimizer updates the other parts meanwhile. If something reads all gradients before the update (clipping by
 ///    their norm, a loss scaler), there is no overlap: train::apply waits for all of them first.

@@ -1,4 +1,4 @@
-// What vjp and jvp promise beside derivatives, which ops/op_jvp_test.cpp holds against differences for every op.
+// vjp and jvp beside their derivatives, which ops/op_jvp_test.cpp holds against differences for every op.
 #include "autodiff/engine.h"
 #include "catch.h"
 #include "message.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-// What orders the blocks of a kernel, completion counters and semaphores in device memory (runtime/allocator.h allocates them), and what
-// orders the kernels of a stream.
+// Order of a kernel's blocks, by completion counters and semaphores in device memory (runtime/allocator.h allocates them), and of a
+// stream's kernels.
 namespace tern::gpu {
 
 /// Note [Last block]

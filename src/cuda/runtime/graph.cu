@@ -12,8 +12,8 @@ namespace tern::gpu {
 
 namespace {
 
-/// Inputs of a captured graph at a launch: their addresses, and where the graph reads them. One kernel copies all: for separate copies
-/// before the graph the GPU would switch to its copy engine and back for each.
+/// Inputs of a captured graph at a launch: their addresses, and where the graph reads them. One kernel copies all: separate
+/// copies before the graph would each cost the GPU a switch to DMA and back.
 struct InputCopies {
   static constexpr int max_copies = 32;
   struct Copy {
