@@ -26,6 +26,8 @@ using io::quote_name;
 
 namespace {
 
+using detail::Architecture, detail::HuggingFaceConfig;
+
 /// A tensor of a file and the parameter of the DecoderLM that holds it. A parameter may consist of several tensors, as consecutive rows.
 struct TensorName {
   std::string theirs, ours;  ///< name in Hugging Face's files, and path of the parameter
@@ -232,7 +234,7 @@ nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceO
   if (!is_floating(options.dtype)) fail(where, fmt::format("expected a floating dtype but got {}", name(options.dtype)));
   if (options.length < 0) fail(where, fmt::format("expected a length >= 0 but got {}", options.length));
   const std::string config_path = std::filesystem::path(directory) / "config.json";
-  HuggingFaceConfig config = parse_config(io::read_file(config_path), config_path);
+  HuggingFaceConfig config = detail::parse_config(io::read_file(config_path), config_path);
   if (options.length > 0) {
     if (config.options.positions != nn::Positions::rotary && options.length != config.options.length)
       fail(where, fmt::format("expected length 0 or {}, as the model has learned that many positions, but got {}", config.options.length,
@@ -278,7 +280,7 @@ nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceO
 }
 
 void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, const HuggingFaceSaveOptions& options) {
-  const HuggingFaceConfig config = config_of(model.options);
+  const HuggingFaceConfig config = detail::config_of(model.options);
   const NoGrad unrecorded;
   Parameters parameters(model);
   std::vector<NamedTensor> tensors;
@@ -290,7 +292,7 @@ void save_hugging_face(const nn::DecoderLM& model, const std::string& directory,
   io::save_safetensors_files(directory, tensors,
                              {.max_file_bytes = options.max_file_bytes,
                               .metadata = {{"format", "pt"}},  // transformers refuses a file without it
-                              .texts = {{"config.json", config_text(config, model.dtype())}}});
+                              .texts = {{"config.json", detail::config_text(config, model.dtype())}}});
 }
 
 }  // namespace tern::models

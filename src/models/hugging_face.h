@@ -32,6 +32,8 @@ struct HuggingFaceSaveOptions {
 /// Throws Error for a model that is neither a GPT-2 nor a Llama, and FileError or DiskError.
 void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, const HuggingFaceSaveOptions& options = {});
 
+namespace detail {
+
 /// Architectures of Hugging Face's that a DecoderLM has.
 enum class Architecture : std::uint8_t { gpt2, llama };
 
@@ -49,5 +51,7 @@ HuggingFaceConfig config_of(const nn::DecoderLMOptions& options);
 
 /// The text of config.json. `dtype` is that of the parameters.
 std::string config_text(const HuggingFaceConfig& config, DType dtype);
+
+}  // namespace detail
 
 }  // namespace tern::models

@@ -11,7 +11,7 @@
 #include "text/json_reader.h"
 #include "text/unicode.h"
 
-namespace tern::models {
+namespace tern::models::detail {
 
 namespace {
 
@@ -334,4 +334,4 @@ std::string config_text(const HuggingFaceConfig& config, DType dtype) {
   return json.dump(2) + "\n";
 }
 
-}  // namespace tern::models
+}  // namespace tern::models::detail

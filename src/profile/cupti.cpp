@@ -202,7 +202,7 @@ class CuptiTracer final : public DeviceTracer {
 
   const std::string& readable(const char* name) {
     std::string& known = names_[name];
-    if (known.empty()) known = readable_kernel_name(name);
+    if (known.empty()) known = detail::readable_kernel_name(name);
     return known;
   }
 

@@ -73,7 +73,7 @@ constexpr std::string_view softmaxes = " softmax attention_softmax max sub exp s
 
 bool is_among(std::string_view ops, const std::string& op) { return ops.find(" " + op + " ") != ops.npos; }
 
-bool is_product(const DeviceRecord& record) { return record.kind == DeviceRecord::Kind::kernel && is_product_kernel(record.name); }
+bool is_product(const DeviceRecord& record) { return record.kind == DeviceRecord::Kind::kernel && detail::is_product_kernel(record.name); }
 
 bool runs_on_gpu(const Profile& profile) { return !profile.device_records.empty(); }
 
@@ -397,7 +397,8 @@ class Report {
       row.is_product = row.is_product || is_product;
     };
     for (const DeviceRecord& record : profile_.device_records)
-      add(record.pass, record.name, record.kind == DeviceRecord::Kind::kernel && is_product_kernel(record.name), record.end - record.begin);
+      add(record.pass, record.name, record.kind == DeviceRecord::Kind::kernel && detail::is_product_kernel(record.name),
+          record.end - record.begin);
     if (!on_gpu_)
       for_each_kernel([&](const Span& span) {
         add(span.pass, profile_.name(span) + (span.is_product ? " (GEMM)" : ""), span.is_product, span.duration());

@@ -321,6 +321,8 @@ class Trace {
 
 void write_chrome_trace(const Profile& profile, const std::string& path) { Trace(profile, path).write(); }
 
+namespace detail {
+
 std::string readable_kernel_name(const std::string& name) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> demangled(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
@@ -345,5 +347,7 @@ bool is_product_kernel(const std::string& name) {
     if (name.find(part) != std::string::npos) return true;
   return false;
 }
+
+}  // namespace detail
 
 }  // namespace tern::profile

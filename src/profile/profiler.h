@@ -165,11 +165,15 @@ class WatchedThread {
 /// kernels. Throws io::FileError, and then leaves an earlier file as it was.
 void write_chrome_trace(const Profile& profile, const std::string& path);
 
+namespace detail {
+
 /// A readable name of a GPU kernel. Kernels of tern give "adam.cu: update_all", since the mangled name of an anonymous namespace holds the
 /// file's name; others the function's name without parameters and template arguments. Names that are not mangled stay as they are.
 std::string readable_kernel_name(const std::string& name);
 
 /// True for the readable name of a GEMM kernel: of cuBLAS (nvjet, cutlass, splitKreduce) or of tern.
 bool is_product_kernel(const std::string& name);
+
+}  // namespace detail
 
 }  // namespace tern::profile

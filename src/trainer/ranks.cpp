@@ -152,6 +152,8 @@ void Ranks::leave() {
   has_left_ = true;
 }
 
+namespace detail {
+
 std::vector<NamedTensor> copies(parallel::DataParallel* ranks, const std::vector<NamedTensor>& tensors) {
   const NoGrad unrecorded;
   std::vector<NamedTensor> result;
@@ -193,5 +195,7 @@ bool is_finite(parallel::DataParallel* ranks, const std::vector<NamedTensor>& te
   }
   return !sums.defined() || std::isfinite(sums.item<double>());
 }
+
+}  // namespace detail
 
 }  // namespace tern::train

@@ -90,6 +90,8 @@ class Ranks {
 // The weights of a model in training, of which each rank may keep a part; `ranks` is null for a single process, otherwise all ranks call
 // these.
 
+namespace detail {
+
 /// Gathers sharded parameters before they are read or written.
 inline void gather(parallel::DataParallel* ranks, const Tensors& parameters) {
   if (ranks) ranks->gather(parameters);
@@ -102,5 +104,7 @@ void round_masters(parallel::DataParallel* ranks, const nn::Module& model);
 void write_parameters(parallel::DataParallel* ranks, const nn::Module& model, const std::vector<NamedTensor>& values);
 /// True if all values are finite. Waits for the device once.
 bool is_finite(parallel::DataParallel* ranks, const std::vector<NamedTensor>& tensors);
+
+}  // namespace detail
 
 }  // namespace tern::train

@@ -63,7 +63,7 @@ Trainer::Trainer(nn::Module& model, Task task, TrainerOptions options, Run& run)
   set_precision(model_, options_.precision);
   if (ranks_) parallel_ = ranks_->parallel(model_);
   if (options_.ema > 0)
-    ema_.emplace(model_, EmaOptions{.decay = options_.ema, .gather = [this](const Tensors& x) { gather(parallel_.get(), x); }});
+    ema_.emplace(model_, EmaOptions{.decay = options_.ema, .gather = [this](const Tensors& x) { detail::gather(parallel_.get(), x); }});
   optimizer_ = task_.optimizer(nn::parameters(model_));
   if (options_.precision == Precision::fp16) scaler_.emplace(GradScalerOptions{}, device_);
   if (parallel_ && ranks_->shard() != parallel::Shard::none) parallel::shard_optimizer(*optimizer_, *parallel_);
@@ -221,7 +221,7 @@ double Trainer::require_finite(double loss) const {
 
 /// Waits for the device once.
 void Trainer::require_finite_weights(const std::vector<NamedTensor>& weights) const {
-  if (!is_finite(parallel_.get(), weights)) fail_not_finite(fmt::format("the weights are not finite after update {}", update_));
+  if (!detail::is_finite(parallel_.get(), weights)) fail_not_finite(fmt::format("the weights are not finite after update {}", update_));
 }
 
 /// A run that goes on comes to the same update, so that --resume is no remedy.
@@ -252,7 +252,7 @@ void Trainer::run() {
     if (!is_failure_of_other_rank(error)) throw;
     throw std::runtime_error(error.what() + run_.remains());
   }
-  if (!best_.model.empty()) write_parameters(parallel_.get(), model_, best_.model);
+  if (!best_.model.empty()) detail::write_parameters(parallel_.get(), model_, best_.model);
   if (parallel_) parallel_->keep_parameters();  // for rank 0, which continues alone
   if (profile_) profile_->finish();
 }
@@ -328,7 +328,7 @@ void Trainer::keep_best(const Validation& validation) {
   best_ = {.validation = {.rank = validation.rank, .numbers = validation.numbers},
            .round = round_,
            .update = update_,
-           .model = copies(parallel_.get(), served())};
+           .model = detail::copies(parallel_.get(), served())};
   run_.save(best_.model, best_.round, best_.update);
 }
 
@@ -391,7 +391,7 @@ void Trainer::save_checkpoint() {
   // All ranks gather sharded parameters before rank 0 writes.
   if (parallel_ && parallel_->shard() == parallel::Shard::parameters)
     for (NamedTensor& entry : all)
-      if (entry.name.starts_with(model_prefix)) entry = copies(parallel_.get(), {entry}).front();
+      if (entry.name.starts_with(model_prefix)) entry = detail::copies(parallel_.get(), {entry}).front();
   require_finite_weights(nn::named_masters(model_));  // a checkpoint of weights that overflowed would replace a good one
   if (run_.save_checkpoint(update_, all, checkpoint_numbers(), best_.update)) saved_ = update_;
   saved_at_ = seconds_now();
@@ -409,7 +409,7 @@ void Trainer::resume() {
   const std::vector<NamedTensor> all = tensors();
   Tensors written;
   for (const NamedTensor& entry : all) written.push_back(entry.tensor);
-  gather(parallel_.get(), written);
+  detail::gather(parallel_.get(), written);
   run_.load_checkpoint(all);
   if (optimizer_->is_sharded()) {  // its tensors are copies
     std::vector<NamedTensor> own;
@@ -418,7 +418,7 @@ void Trainer::resume() {
       if (entry.name.starts_with(prefix)) own.push_back({entry.name.substr(prefix.size()), entry.tensor});
     optimizer_->load_moments(own, nn::named_parameters(model_));
   }
-  round_masters(parallel_.get(), model_);
+  detail::round_masters(parallel_.get(), model_);
   restore(head.numbers);
   if (ranks_) ranks_->barrier();  // before rank 0 moves the files that the others read
   run_.restart(best_.model, best_.round, best_.update);

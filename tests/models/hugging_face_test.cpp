@@ -208,7 +208,7 @@ TEST_CASE("Files and configurations of older versions are read") {
     CHECK(is_same(name, temporary / name));
   }
   // Sizes that are left out have transformers' defaults.
-  const auto parse = [](const nlohmann::json& config) { return models::parse_config(config.dump(), "config.json").options; };
+  const auto parse = [](const nlohmann::json& config) { return models::detail::parse_config(config.dump(), "config.json").options; };
   const nlohmann::json gpt2 = {{"model_type", "gpt2"}, {"vocab_size", 9}, {"n_positions", 8}, {"n_embd", 6}, {"n_layer", 1}, {"n_head", 2}};
   CHECK(parse(gpt2).ff == 24);
   CHECK(parse(gpt2).tied_head);
@@ -347,7 +347,7 @@ TEST_CASE("An option of config.json that is not tern's is named, with what to do
     config[refusal.key] = refusal.value;
     std::string message;
     try {
-      models::parse_config(config.dump(), "DIR/config.json");
+      models::detail::parse_config(config.dump(), "DIR/config.json");
     } catch (const io::FileError& error) {
       message = error.what();
     }
@@ -358,8 +358,8 @@ TEST_CASE("An option of config.json that is not tern's is named, with what to do
     if (!names_an_inner_key && !names_its_twin) check_says(message, {"\"" + refusal.key + "\""});
     check_says(message, refusal.parts);
   }
-  check_says(message_of([] { models::parse_config("[]", "DIR/config.json"); }), {"DIR/config.json", "object", "array"});
-  check_says(message_of([] { models::parse_config("{", "DIR/config.json"); }), {"DIR/config.json"});
+  check_says(message_of([] { models::detail::parse_config("[]", "DIR/config.json"); }), {"DIR/config.json", "object", "array"});
+  check_says(message_of([] { models::detail::parse_config("{", "DIR/config.json"); }), {"DIR/config.json"});
 }
 
 TEST_CASE("Tensors that are not those of config.json are named") {

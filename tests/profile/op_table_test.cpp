@@ -132,11 +132,12 @@ TEST_CASE("A GPU's kernels are the times of a table where there are some") {
 }
 
 TEST_CASE("Names of kernels are made readable") {
-  CHECK(readable_kernel_name("nvjet_hsh_128x256_64x4") == "nvjet_hsh_128x256_64x4");
-  CHECK(readable_kernel_name("_ZN4tern3gpu48_GLOBAL__N__8a50d3d7_15_graph_inputs_cu_de91bdcb15copy_all_inputsENS0_11InputCopiesE") ==
+  CHECK(profile::detail::readable_kernel_name("nvjet_hsh_128x256_64x4") == "nvjet_hsh_128x256_64x4");
+  CHECK(profile::detail::readable_kernel_name(
+            "_ZN4tern3gpu48_GLOBAL__N__8a50d3d7_15_graph_inputs_cu_de91bdcb15copy_all_inputsENS0_11InputCopiesE") ==
         "graph_inputs.cu: copy_all_inputs");
-  CHECK(readable_kernel_name("_ZN7cutlass6KernelI5AlphaEEvT_") == "cutlass::Kernel");
-  CHECK(is_product_kernel("nvjet_hsh_64"));
-  CHECK(is_product_kernel("tf32_gemm.cu: multiply"));
-  CHECK_FALSE(is_product_kernel("optimizer.cu: update_all"));
+  CHECK(profile::detail::readable_kernel_name("_ZN7cutlass6KernelI5AlphaEEvT_") == "cutlass::Kernel");
+  CHECK(profile::detail::is_product_kernel("nvjet_hsh_64"));
+  CHECK(profile::detail::is_product_kernel("tf32_gemm.cu: multiply"));
+  CHECK_FALSE(profile::detail::is_product_kernel("optimizer.cu: update_all"));
 }
