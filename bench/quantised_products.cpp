@@ -108,5 +108,5 @@ int main(int argc, char** argv) {
                                   {1024, 256},
                                   {256, 2900},
                                   {256, 10000}})
-      compare(device, rows, in, out, repeats);
+      Compare{rows, in, out, repeats}.run(device);
 }

@@ -14,19 +14,17 @@ namespace tern::detail {
 
 void fill_gradient(const Tensor& target, double value) {
   target.impl().storage->bump_version();
-  on(target.device(), [&](auto dev) { kernels::fill(dev, target.view(), value); }, "zero_gradient");
+  launch(target.device(), kernels::Fill{target, value}, "zero_gradient");
 }
 
 void copy_gradient(const Tensor& source, const Tensor& target) {
   target.impl().storage->bump_version();
-  on(target.device(), [&](auto dev) { kernels::copy(dev, source.view(), target.view()); }, "copy_gradient");
+  launch(target.device(), kernels::Copy{source, target}, "copy_gradient");
 }
 
 void add_gradient(const Tensor& source, const Tensor& target) {
   target.impl().storage->bump_version();
-  on(
-      target.device(), [&](auto dev) { kernels::binary(dev, functors::Add{}, target.view(), source.view(), target.view()); },
-      "add_gradient");
+  launch(target.device(), kernels::Binary{functors::Add{}, target, source, target}, "add_gradient");
 }
 
 void add_gradient_exactly(const Tensor& source, const Tensor& target, Tensor& exact) {
@@ -36,7 +34,7 @@ void add_gradient_exactly(const Tensor& source, const Tensor& target, Tensor& ex
   }
   const Tensor added = source.is_contiguous() ? source : cloned(source);
   target.impl().storage->bump_version();
-  on(target.device(), [&](auto dev) { kernels::add_rounded(dev, added.view(), exact.view(), target.view()); }, "add_gradient");
+  launch(target.device(), kernels::AddRounded{added, exact, target}, "add_gradient");
 }
 
 Tensor zeros_as(const Tensor& x) {
@@ -47,7 +45,7 @@ Tensor zeros_as(const Tensor& x) {
 
 Tensor cloned(const Tensor& gradient) {
   const Tensor copy = empty_like(gradient);
-  on(copy.device(), [&](auto dev) { kernels::copy(dev, gradient.view(), copy.view()); }, "copy_gradient");
+  launch(copy.device(), kernels::Copy{gradient, copy}, "copy_gradient");
   return copy;
 }
 
@@ -57,7 +55,7 @@ Tensor sum_of_gradients(const Tensor& a, const Tensor& b) {
          fmt::format("expected gradients of one tensor to be alike but got {} {} on {} and {} {} on {}", name(a.dtype()),
                      to_string(a.shape()), to_string(a.device()), name(b.dtype()), to_string(b.shape()), to_string(b.device())));
   const Tensor sum = empty_like(a);
-  on(sum.device(), [&](auto dev) { kernels::binary(dev, functors::Add{}, a.view(), b.view(), sum.view()); });
+  launch(sum.device(), kernels::Binary{functors::Add{}, a, b, sum});
   return record({.name = "add", .tangent = Tangent::symmetric}, sum, {a, b}, {},
                 [](const Backward& call) -> Tensors { return {call.grad(), call.grad()}; });
 }

@@ -9,7 +9,7 @@
 
 namespace tern {
 
-/// Type of a device, which selects a kernel's overload: see on().
+/// Type of a device, which selects a kernel's definition: see launch() in tensor/kernel.h.
 enum class DeviceType : std::uint8_t { cpu, cuda };
 
 /// A device of this machine: the CPU, all of its cores together, or one GPU.
@@ -53,7 +53,7 @@ inline constexpr bool built_with_cuda = false;
 /// Throws Error: the device is a GPU, and this build has no CUDA.
 [[noreturn]] void fail_without_cuda(Device device);
 
-/// Tags that select a device's overload of a kernel.
+/// Tags that select a device's definition of a kernel, and overload of everything else that a backend has.
 struct Cpu {};
 struct Cuda {};
 
@@ -67,23 +67,7 @@ decltype(auto) with_backend(Device device, F&& f) {
   return f(Cpu{});
 }
 
-/// Calls f, which calls kernels, with the tag of the device's backend. Kernels are overloaded on the tag, so a missing kernel is a compile
-/// or link error, not an error at run time. `op` names the kernel for a profiler, if its op does not go through call().
-template <class F>
-decltype(auto) on(Device device, F&& f, const char* op = nullptr) {
-  const backend::KernelScope observed(op);
-  return with_backend(device, std::forward<F>(f));
-}
-
-/// Calls f with CUDA's tag, for kernels that only CUDA has. Throws Error that names `where` on another device.
-template <class F>
-decltype(auto) on_cuda(const char* where, Device device, F&& f) {
-  if (device.type != DeviceType::cuda) fail(where, "expected a CUDA device for a kernel that no other has but got " + to_string(device));
-  const backend::KernelScope observed(nullptr);
-  if constexpr (built_with_cuda) return f(Cuda{});
-  else fail_without_cuda(device);
-}
-/// Queries such a kernel: f's answer on a CUDA device, false elsewhere.
+/// Queries a kernel that only CUDA has: f's answer on a CUDA device, false elsewhere.
 template <class F>
 bool cuda_has(Device device, F&& f) {
   if constexpr (built_with_cuda) return device.type == DeviceType::cuda && f(Cuda{});

@@ -11,9 +11,9 @@ namespace backend {
 
 // Note [Observers]
 // Observers are the only way to watch a thread's work: a profiler (profile/profiler.h), a memory history (profile/memory_history.h),
-// anomaly mode (autodiff/anomaly.h), jvp (autodiff/forward.cpp). Each layer reports what only it knows: on() that a kernel runs, call()
-// the op and what it kept, ModuleScope the module, the backward pass the node, a gradient sink that a leaf's gradient is ready, and a
-// training step the pass. Without an observer each report costs a load and a branch. No result depends on observers, but jvp's own. Types
+// anomaly mode (autodiff/anomaly.h), jvp (autodiff/forward.cpp). Each layer reports what only it knows: launch() that a kernel runs,
+// call() the op and what it kept, ModuleScope the module, the backward pass the node, a gradient sink that a leaf's gradient is ready, and
+// a training step the pass. Without an observer each report costs a load and a branch. No result depends on observers, but jvp's own. Types
 // of higher layers are passed by reference and are only declared here.
 
 /// Nanoseconds of std::chrono::steady_clock, which has an arbitrary start: the one clock of spans, device records and training runs.
@@ -109,7 +109,7 @@ class ObservedScope {
   const std::uint64_t latest_ = observer ? observer->serial() : 0;
 };
 
-/// Scope of a kernel's call, from begin_kernel() to end_kernel(): opened by on() and on_cuda().
+/// Scope of a kernel's call, from begin_kernel() to end_kernel(): opened by launch().
 class KernelScope : ObservedScope {
  public:
   /// `op` is null if the kernel belongs to the op that is recorded next.

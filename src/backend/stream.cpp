@@ -21,7 +21,8 @@ void Event::record(Stream stream) {
 void Event::wait(Stream stream) const {
   if (stream.device.type == DeviceType::cpu) return synchronize();
   // An event of the CPU is already reached.
-  if (device_.type == DeviceType::cuda) on_cuda("event", device_, [&](auto dev) { wait_event(dev, handle_, stream); });
+  if constexpr (built_with_cuda)
+    if (device_.type == DeviceType::cuda) wait_event(Cuda{}, handle_, stream);
 }
 
 void Event::synchronize() const {

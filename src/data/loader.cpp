@@ -65,7 +65,8 @@ class StagingPool {
 };
 
 PinnedBlock::PinnedBlock(std::size_t bytes_, Device device) : bytes(bytes_), copied(device) {
-  on_cuda("Loader", device, [&](auto dev) { data = backend::allocate_pinned(dev, bytes_, device); });
+  if constexpr (built_with_cuda) data = backend::allocate_pinned(Cuda{}, bytes_, device);
+  else fail_without_cuda(device);
 }
 
 PinnedBlock::~PinnedBlock() {

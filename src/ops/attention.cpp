@@ -172,10 +172,9 @@ struct TiledAttention {
       if (bias.defined()) rows.insert(0, 2);
       const Tensor out = empty(q.shape(), q.dtype(), q.device());
       const Tensor sums = empty(rows, q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
-      on(q.device(), [&](auto dev) {
-        count_products(sizes, given.params, 2);
-        kernels::flash_attention(dev, batched(q), batched(k), batched(v), given.with(bias, draws), batched(out), sums.view());
-      });
+      const backend::KernelScope observed(nullptr);
+      count_products(sizes, given.params, 2);
+      launch(q.device(), kernels::FlashAttention{batched(q), batched(k), batched(v), given.with(bias, draws), batched(out), sums});
       return {out, sums};
     };
     const Tensors results = detail::costly(in_tiles);
@@ -192,12 +191,16 @@ struct TiledAttention {
       while (shape.size() < 4) shape.insert(0, 1);
       results[3] = empty(shape, g.dtype(), g.device());
     }
-    on(g.device(), [&](auto dev) {
-      count_products(given.sizes, given.params, 5);
-      kernels::flash_attention_grad(dev, batched(kept.q), batched(kept.k), batched(kept.v), batched(kept.y), kept.log_sums.view(),
-                                    batched(g), given.with(bias, draws),
-                                    {batched(results[0]), batched(results[1]), batched(results[2]), view_of(results[3])});
-    });
+    const backend::KernelScope observed(nullptr);
+    count_products(given.sizes, given.params, 5);
+    launch(g.device(), kernels::FlashAttentionGrad{batched(kept.q),
+                                                   batched(kept.k),
+                                                   batched(kept.v),
+                                                   batched(kept.y),
+                                                   kept.log_sums,
+                                                   batched(g),
+                                                   given.with(bias, draws),
+                                                   {batched(results[0]), batched(results[1]), batched(results[2]), view_of(results[3])}});
     if (results[3].defined()) results[3] = results[3].window(bias.shape(), contiguous_strides(bias.shape()), 0);
     return results;
   }
@@ -210,7 +213,7 @@ struct DecodeAttention {
 
   Result<Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias) const {
     const Tensor y = empty(q.shape(), q.dtype(), q.device());
-    on(q.device(), [&](auto dev) { kernels::decode_attention(dev, batched(q), batched(k), batched(v), given.with(bias), batched(y)); });
+    launch(q.device(), kernels::DecodeAttention{batched(q), batched(k), batched(v), given.with(bias), batched(y)});
     return {y};
   }
 };
@@ -236,8 +239,7 @@ struct SingleTileAttention {
   Result<Tensor, Kept> forward(const Tensor& q, const Tensor& k, const Tensor& v) const {
     const auto in_one_tile = [&]() -> Tensors {
       const Tensor y = empty(q.shape(), q.dtype(), q.device());
-      on_cuda(op.name, y.device(),
-              [&](auto dev) { kernels::self_attention(dev, whole_projection(q, k, v).view(), given.with({}, draws), y.view()); });
+      launch(Cuda{}, kernels::SelfAttention{whole_projection(q, k, v).view(), given.with({}, draws), y});
       return {y};
     };
     return {detail::costly(in_one_tile)[0], {q, k, v}};
@@ -248,8 +250,7 @@ struct SingleTileAttention {
     const auto projection = [](const Tensors& xs) { return whole_projection(xs[0], xs[1], xs[2]).view(); };
     const Tensor g = contiguous(call.grad());
     const Tensors results = adjacent_gradients(in);
-    on_cuda(op.name, g.device(),
-            [&](auto dev) { kernels::self_attention_grad(dev, projection(in), g.view(), given.with({}, draws), projection(results)); });
+    launch(Cuda{}, kernels::SelfAttentionGrad{projection(in), g, given.with({}, draws), projection(results)});
     return results;
   }
 };
@@ -355,7 +356,7 @@ struct Rope {
     const Tensor source = x.strides().back() == 1 || x.size(-1) <= 1 ? x : clone(x);
     const Tensor y = empty_in_order_of(source);
     const bool halves = pairs == RopePairs::halves;
-    on(y.device(), [&](auto dev) { kernels::rope(dev, source.view(), table.view(), y.view(), heads, halves, inverse); });
+    launch(y.device(), kernels::Rope{source, table, y, heads, halves, inverse});
     return {y, {table}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {

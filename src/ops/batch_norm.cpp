@@ -92,9 +92,7 @@ struct BatchNorm {
       const Tensor mean = empty(channels, x.dtype(), x.device()), variance = empty_like(mean), rstd = empty_like(mean);
       // Views before the kernel, which belongs to the op that ends next.
       const Tensor result = reshape(y, x.shape()), shaped_mean = by_channel(mean, x), shaped_rstd = by_channel(rstd, x);
-      detail::on_cpu([&](auto dev) {
-        kernels::batch_norm(dev, rows.view(), view_of(weight), view_of(shift), eps, y.view(), mean.view(), variance.view(), rstd.view());
-      });
+      launch(Cpu{}, kernels::BatchNorm{rows, view_of(weight), view_of(shift), eps, y, mean, variance, rstd});
       return {{result, mean, variance}, {x, gamma, shaped_mean, shaped_rstd, beta_dtype}};
     }
     const Dims dims = reduced_dims(x);
@@ -140,10 +138,7 @@ struct BatchNorm {
       return call.needs(input) ? empty({kept.x.size(1)}, kept.x.dtype(), kept.x.device()) : Tensor();
     };
     const Tensor dx = call.needs(0) ? empty_like(rows) : Tensor(), d_gamma = wanted(1), d_beta = wanted(2);
-    detail::on_cpu([&](auto dev) {
-      kernels::batch_norm_grad(dev, rows.view(), view_of(weight), kept.mean.view(), kept.rstd.view(), g.view(), view_of(dx),
-                               view_of(d_gamma), view_of(d_beta));
-    });
+    launch(Cpu{}, kernels::BatchNormGrad{rows, view_of(weight), kept.mean, kept.rstd, g, view_of(dx), view_of(d_gamma), view_of(d_beta)});
     return {dx.defined() ? reshape(dx, kept.x.shape()) : dx, d_gamma, d_beta};
   }
 };

@@ -144,14 +144,14 @@ struct FusedAttentionSoftmax {
     check_mask(op.name, scores, mask);
     const Tensor source = contiguous(scores), y = empty_like(source);
     const AttentionMask masking = detail::kernel_mask(mask, scores.dtype());
-    on(y.device(), [&](auto dev) { kernels::attention_softmax(dev, source.view(), detail::mask_view(masking), y.view()); });
+    launch(y.device(), kernels::AttentionSoftmax{source, detail::mask_view(masking), y});
     return {y, {y}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     const Tensor& p = kept.y;
     if (context().grad) return {detail::softmax_gradient(p, call.grad(), -1)};  // the scores themselves are not kept
     const Tensor g = contiguous(call.grad()), dx = empty_like(p);
-    on(dx.device(), [&](auto dev) { kernels::attention_softmax_grad(dev, p.view(), g.view(), dx.view()); });
+    launch(dx.device(), kernels::AttentionSoftmaxGrad{p, g, dx});
     return {dx};
   }
 };

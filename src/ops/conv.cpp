@@ -68,7 +68,7 @@ struct Unfold {
     const kernels::SlidingWindow window = sliding_window(op.name, options, x.size(2), x.size(3));
     const std::int64_t depth = checked_mul(op.name, x.size(1), window.y.taps * window.x.taps);
     const Tensor columns = empty({x.size(0), depth, window.y.positions * window.x.positions}, x.dtype(), x.device());
-    on(x.device(), [&](auto dev) { kernels::unfold(dev, x.view(), window, columns.view()); });
+    launch(x.device(), kernels::Unfold{x, window, columns});
     return {columns, {x.size(2), x.size(3)}};
   }
   Tensors backward(const Backward& call, const Kept& image) const { return {fold(call.grad(), image.height, image.width, options)}; }
@@ -87,7 +87,7 @@ struct Fold {
       fail(op.name, fmt::format("expected columns (B, C * {}, {}) but got {}", taps, positions, to_string(given.shape())));
     const Tensor columns = contiguous(given),
                  x = empty({given.size(0), given.size(1) / taps, height, width}, given.dtype(), given.device());
-    on(x.device(), [&](auto dev) { kernels::fold(dev, columns.view(), window, x.view()); });
+    launch(x.device(), kernels::Fold{columns, window, x});
     return {x};
   }
   Tensors backward(const Backward& call) const { return {unfold(call.grad(), options)}; }
@@ -191,20 +191,18 @@ class Columns {
 };
 
 void product(const Tensor& a, const Tensor& b, const Tensor& c, Write write = Write::overwrite) {
-  on(c.device(), [&](auto dev) { kernels::matmul(dev, a.view(), b.view(), c.view(), 1, write); });
+  launch(c.device(), kernels::Matmul{a, b, c, 1, write});
 }
 
 /// to = from, plus the bias of each channel if there is one; (n, O, positions).
 void write_biased(const Tensor& from, const Tensor& bias, const Tensor& to) {
-  on(to.device(), [&](auto dev) {
-    if (!bias.defined()) return kernels::copy(dev, from.view(), to.view());
-    kernels::binary(dev, functors::Add{}, from.view(), expand(reshape(bias, {bias.size(0), 1}), to.shape()).view(), to.view());
-  });
+  if (!bias.defined()) return launch(to.device(), kernels::Copy{from, to});
+  launch(to.device(), kernels::Binary{functors::Add{}, from, expand(reshape(bias, {bias.size(0), 1}), to.shape()).view(), to});
 }
 
 void unfold_into(const Columns& columns, const Tensor& x, std::int64_t first, std::int64_t n, const Tensor& memory) {
   const Tensor images = slice(x, 0, first, first + n), to = columns.by_image(memory, n);
-  on(x.device(), [&](auto dev) { kernels::unfold(dev, images.view(), columns.window(), to.view()); });
+  launch(x.device(), kernels::Unfold{images, columns.window(), to});
 }
 
 /// Writes the convolution to y, contiguous.
@@ -248,7 +246,7 @@ void gradients(const Columns& columns, const Tensor& x, const Tensor& w, const T
     if (!folds) return;
     product(transpose(columns.weights(w), 1, 2), g_by_group, by_group);
     const Tensor from = columns.by_image(memory, n), to = slice(dx, 0, first, first + n);
-    on(dx.device(), [&](auto dev) { kernels::fold(dev, from.view(), columns.window(), to.view()); });
+    launch(dx.device(), kernels::Fold{from, columns.window(), to});
   });
 }
 
@@ -290,9 +288,9 @@ struct Convolved {
       const NoGrad unrecorded;
       const Tensor y = empty(result_shape(x, w.size(0), of.window), x.dtype(), x.device());
       const View add = view_of(bias);
-      if (way == Way::direct) detail::on_cpu([&](auto dev) { kernels::convolution(dev, x.view(), w.view(), add, of, y.view()); });
+      if (way == Way::direct) launch(Cpu{}, kernels::Convolve{x, w, add, of, y});
       else if (way == Way::columns) convolve(Columns(x, w, of, bytes), x, w, bias, y);
-      else on_cuda(op.name, x.device(), [&](auto dev) { kernels::implicit_convolution(dev, x.view(), w.view(), add, of, y.view()); });
+      else launch(Cuda{}, kernels::ImplicitConvolve{x, w, add, of, y});
       return {y};
     });
     return {results[0], {x, w, bias}};
@@ -305,16 +303,13 @@ struct Convolved {
     const GradientTarget dw = call.sink(1, w.shape(), g);
     if (way == Way::direct) {
       const GradientTarget db = call.sink(2, {w.size(0)}, g);
-      detail::on_cpu([&](auto dev) {
-        kernels::convolution_grad(dev, kept.x.view(), kept.w.view(), g.view(), of, view_of(dx), dw.view(), dw.write, db.view(), db.write);
-      });
+      launch(Cpu{}, kernels::ConvolveGrad{kept.x, kept.w, g, of, view_of(dx), dw.view(), dw.write, db.view(), db.write});
       return {dx, dw.result(), db.result()};
     }
     const bool is_implicit = way == Way::implicit && dx.defined() && cuda_has(x.device(), [&](auto dev) {
                                return kernels::has_implicit_convolution_grad(dev, g.view(), kept.w.view(), of, dx.view());
                              });
-    if (is_implicit)
-      on_cuda(op.name, x.device(), [&](auto dev) { kernels::implicit_convolution_grad(dev, g.view(), kept.w.view(), of, dx.view()); });
+    if (is_implicit) launch(Cuda{}, kernels::ImplicitConvolveGrad{g, kept.w, of, dx});
     gradients(Columns(x, w, of, bytes), x, w, g, is_implicit ? Tensor() : dx, dw);
     return {dx, dw.result(), call.needs(2) ? sum(g, {0, 2, 3}) : Tensor()};
   }
@@ -434,13 +429,13 @@ struct MaxPool {
   }
   Result<Tensor, Kept> forward(const Tensor& images) const {
     const Tensor x = contiguous(images), y = empty(result_shape(x, x.size(1), window), x.dtype(), x.device());
-    detail::on_cpu([&](auto dev) { kernels::max_pool(dev, x.view(), window, y.view()); });
+    launch(Cpu{}, kernels::MaxPool{x, window, y});
     return {y, {x, y}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     if (context().grad) return vjp(call, {kept.x}, [&](const Tensors& in) -> Tensors { return {plain(in[0])}; });
     const Tensor g = contiguous(call.grad()), dx = empty_like(kept.x);
-    detail::on_cpu([&](auto dev) { kernels::max_pool_grad(dev, kept.x.view(), kept.y.view(), g.view(), window, dx.view()); });
+    launch(Cpu{}, kernels::MaxPoolGrad{kept.x, kept.y, g, window, dx});
     return {dx};
   }
 };

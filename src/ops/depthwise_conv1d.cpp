@@ -94,10 +94,7 @@ struct Convolved {
   Result<Tensor, Kept> forward(const Tensor& u, const Tensor& taps, const Tensor& shift) const {
     const Tensor w = contiguous(taps), bias = detail::contiguous_or_none(shift);
     const Tensor y = empty_in_order_of(u, window.outputs(u.size(1), w.size(1)));
-    on(u.device(), [&](auto dev) {
-      kernels::depthwise_conv1d(
-          dev, {.u = u.view(), .w = w.view(), .bias = view_of(bias), .left = window.left, .silu = window.silu, .y = y.view()});
-    });
+    launch(u.device(), kernels::DepthwiseConv1d{.u = u, .w = w, .bias = view_of(bias), .left = window.left, .silu = window.silu, .y = y});
     return {y, {u, w, bias}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -108,17 +105,15 @@ struct Convolved {
     };
     const Tensor g = in_order_of(u, call.grad()), du = call.needs(0) ? empty_in_order_of(u, u.size(1)) : Tensor(),
                  dw = gradient(1, w.shape()), dbias = gradient(2, {w.size(0)});
-    on(u.device(), [&](auto dev) {
-      kernels::depthwise_conv1d_grad(dev, {.u = kept.u.view(),
-                                           .w = kept.w.view(),
-                                           .bias = view_of(kept.bias),
-                                           .left = window.left,
-                                           .silu = window.silu,
-                                           .g = g.view(),
-                                           .du = view_of(du),
-                                           .dw = view_of(dw),
-                                           .db = view_of(dbias)});
-    });
+    launch(u.device(), kernels::DepthwiseConv1dGrad{.u = u,
+                                                    .w = w,
+                                                    .bias = view_of(bias),
+                                                    .left = window.left,
+                                                    .silu = window.silu,
+                                                    .g = g,
+                                                    .du = view_of(du),
+                                                    .dw = view_of(dw),
+                                                    .db = view_of(dbias)});
     return {du, dw, dbias};
   }
 };

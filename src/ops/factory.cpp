@@ -19,7 +19,7 @@ static void check_value(const char* op, DType dtype, double value) {
 Tensor full(const Shape& shape, double value, DType dtype, Device device) {
   check_value("full", dtype, value);
   Tensor y = empty(shape, dtype, device);
-  on(device, [&](auto dev) { kernels::fill(dev, y.view(), value); }, "full");
+  launch(device, kernels::Fill{y, value}, "full");
   return y;
 }
 Tensor zeros(const Shape& shape, DType dtype, Device device) { return full(shape, 0, dtype, device); }
@@ -37,7 +37,7 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
   if (count > 0)
     for (const double value : {start, start + (count - 1) * step}) check_value("arange", dtype, value);
   Tensor y = empty({count > 0 ? static_cast<std::int64_t>(count) : 0}, dtype, device);
-  on(device, [&](auto dev) { kernels::arange(dev, y.view(), start, step); }, "arange");
+  launch(device, kernels::Arange{y, start, step}, "arange");
   return y;
 }
 
@@ -64,14 +64,14 @@ Tensor eye(std::int64_t n, std::optional<std::int64_t> columns, std::int64_t dia
 Tensor fill_(const Tensor& x, double value) {
   check_value("fill_", x.dtype(), value);
   begin_in_place("fill_", x);
-  on(x.device(), [&](auto dev) { kernels::fill(dev, x.view(), value); }, "fill_");
+  launch(x.device(), kernels::Fill{x, value}, "fill_");
   return x;
 }
 
 /// Contiguous copy of x in another dtype; not recorded.
 static Tensor converted(const Tensor& x, DType dtype) {
   Tensor y = empty(x.shape(), dtype, x.device());
-  on(x.device(), [&](auto dev) { kernels::copy(dev, x.view(), y.view()); });
+  launch(x.device(), kernels::Copy{x, y});
   return y;
 }
 
@@ -92,6 +92,20 @@ struct Cast {
   Tensors backward(const Backward& call) const { return {cast(call.grad(), from)}; }
 };
 
+/// y = x, contiguous and of one dtype, from device to device, of which one at least is a GPU if they differ.
+struct Transfer {
+  kernels::In x;
+  kernels::Out y;
+  std::size_t bytes;
+
+  template <class Backend>
+  void run(Backend dev) const {
+    if (y.stream.device.type == DeviceType::cpu) return backend::copy_to_host(dev, y.data, x.data, bytes, x.stream);
+    if (x.stream.device.type == DeviceType::cpu) return backend::copy_from_host(dev, y.data, x.data, bytes, y.stream);
+    if constexpr (std::is_same_v<Backend, Cuda>) backend::copy_between(dev, y.data, y.stream, x.data, x.stream, bytes);
+  }
+};
+
 struct To {
   static constexpr Op op{.name = "to", .tangent = Tangent::linear};
   Device from, device;
@@ -101,14 +115,7 @@ struct To {
     const Tensor y = empty(x.shape(), x.dtype(), device);
     const auto bytes = static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
     if (bytes == 0) return {y};
-    const View read = source.view(), into = y.view();
-    if (device.type == DeviceType::cpu) {
-      on(from, [&](auto dev) { backend::copy_to_host(dev, into.data, read.data, bytes, read.stream); });
-    } else if (from.type == DeviceType::cpu) {
-      on(device, [&](auto dev) { backend::copy_from_host(dev, into.data, read.data, bytes, into.stream); });
-    } else {
-      on_cuda(op.name, device, [&](auto dev) { backend::copy_between(dev, into.data, into.stream, read.data, read.stream, bytes); });
-    }
+    launch(from.type == DeviceType::cpu ? device : from, Transfer{source, y, bytes});
     return {y};
   }
   Tensors backward(const Backward& call) const { return {to(call.grad(), from)}; }
@@ -129,7 +136,7 @@ Tensor copy_(const Tensor& target, const Tensor& source) {
     fail("copy_", fmt::format("expected a source that broadcasts to {} but got {}", to_string(target.shape()), to_string(source.shape())));
   begin_in_place("copy_", target, {source});
   const Tensor here = broadcast_to(to(source, target.device()), target.shape());
-  on(target.device(), [&](auto dev) { kernels::copy(dev, here.view(), target.view()); });
+  launch(target.device(), kernels::Copy{here, target});
   return target;
 }
 

@@ -37,7 +37,7 @@ Shape with_size(Shape shape, int dim, std::int64_t size) {
 void add_slices_to(const Tensor& y, int dim, const Tensor& index, const Tensor& source) {
   const NoGrad unrecorded;
   const Tensor from = merged_around(source, dim), into = merged_around(y, dim);
-  on(y.device(), [&](auto dev) { kernels::index_add(dev, into.view(), index.view(), from.view()); });
+  launch(y.device(), kernels::IndexAdd{into, index, from});
 }
 
 /// x with a source added at the indices along a dimension, or zeros with it if x is undefined: whole slices as the derivative of
@@ -52,7 +52,7 @@ struct AddAt {
     const NoGrad unrecorded;
     const Tensor y = x.defined() ? clone(x) : zeros(shape, source.dtype(), source.device());
     if (slices) add_slices_to(y, dim, index, source);
-    else on(y.device(), [&](auto dev) { kernels::scatter_add(dev, y.view(), index.view(), source.view(), dim); });
+    else launch(y.device(), kernels::ScatterAdd{y, index, source, dim});
     return {y, {index}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -84,9 +84,9 @@ struct TakeAt {
     const NoGrad unrecorded;
     if (slices) {
       const Tensor rows = merged_around(x, dim), into = merged_around(y, dim);
-      on(x.device(), [&](auto dev) { kernels::index_select(dev, rows.view(), index.view(), into.view()); });
+      launch(x.device(), kernels::IndexSelect{rows, index, into});
     } else {
-      on(x.device(), [&](auto dev) { kernels::gather(dev, x.view(), index.view(), y.view(), dim); });
+      launch(x.device(), kernels::Gather{x, index, y, dim});
     }
     return {y, {index}};
   }
@@ -133,7 +133,7 @@ struct Triangle {
 
   Result<Tensor> forward(const Tensor& x) const {
     const Tensor y = empty_like(x);
-    on(x.device(), [&](auto dev) { kernels::triangle(dev, x.view(), y.view(), diagonal, upper); });
+    launch(x.device(), kernels::Triangle{x, y, diagonal, upper});
     return {y};
   }
   Tensors backward(const Backward& call) const { return {tern::call(*this, call.grad())}; }
@@ -154,10 +154,8 @@ struct Sort {
     shape.back() = k;
     const Tensor values = empty(shape, x.dtype(), x.device()), indices = empty(shape, DType::i64, x.device());
     const Tensor places = transpose(indices, dim, -1), y = transpose(values, dim, -1);
-    on(x.device(), [&](auto dev) {
-      if (selects) kernels::topk(dev, rows.view(), values.view(), indices.view());
-      else kernels::sort(dev, rows.view(), values.view(), indices.view(), descending);
-    });
+    if (selects) launch(x.device(), kernels::Topk{rows, values, indices});
+    else launch(x.device(), kernels::Sort{rows, values, indices, descending});
     return {{y, places}, {places.detach()}};  // a kept output would have a history
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -180,7 +178,7 @@ struct FusedEmbedding {
     const Tensor rows = contiguous(table), places = detail::contiguous_or_none(positions), index = contiguous(ids),
                  flat = reshape(index, {ids.numel()});  // before the kernel, which belongs to the op that ends next
     const Tensor y = empty({ids.size(0), ids.size(1), table.size(1)}, table.dtype(), table.device());
-    on_cuda(op.name, y.device(), [&](auto dev) { kernels::embed(dev, rows.view(), view_of(places), index.view(), p, draws, y.view()); });
+    launch(Cuda{}, kernels::Embed{rows, view_of(places), index, p, draws, y});
     return {y, {flat}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -195,7 +193,7 @@ struct FusedEmbedding {
     GradientTarget to_table = call.sink(0, table_shape, g), to_positions = call.sink(1, positions_shape, g);
     start_from_zeros({&to_table, &to_positions});
     const Tensor dsum = p > 0 ? empty_like(g) : g;
-    on_cuda(op.name, g.device(), [&](auto dev) { kernels::embed_grad(dev, g.view(), p, draws, dsum.view(), to_positions.view()); });
+    launch(Cuda{}, kernels::EmbedGrad{g, p, draws, dsum, to_positions.view()});
     if (to_table) add_slices_to(to_table.gradient, 0, kept.index, reshape(dsum, {kept.index.numel(), table_shape[1]}));
     return {to_table.result(), to_positions.result()};
   }
@@ -231,7 +229,7 @@ Tensor index_copy_(const Tensor& x, int dim, const Tensor& indices, const Tensor
   begin_in_place("index_copy_", x, {index, source});
   const NoGrad unrecorded;
   const Tensor from = merged_around(source, dim), into = merged_around(x, dim);
-  on(x.device(), [&](auto dev) { kernels::index_copy(dev, into.view(), index.view(), from.view()); });
+  launch(x.device(), kernels::IndexCopy{into, index, from});
   if (into.impl().storage != x.impl().storage) copy_(x, reshape(into, x.shape()));  // its dimensions could not be merged without a copy
   return x;
 }
@@ -325,7 +323,7 @@ struct SearchSorted {
     const auto matrix = [](const Tensor& t, std::int64_t width) { return reshape(t, {width > 0 ? t.numel() / width : 1, width}); };
     const Tensor in = contiguous(matrix(rows.detach(), rows.size(-1))), of = contiguous(matrix(x.detach(), columns)),
                  to = matrix(places, columns);
-    on(x.device(), [&](auto dev) { kernels::searchsorted(dev, in.view(), of.view(), to.view(), right); });
+    launch(x.device(), kernels::Searchsorted{in, of, to, right});
     return {places};
   }
 };

@@ -24,7 +24,7 @@ Tensor positions(const Tensor& flags_) {
   if (n == 0) return zeros({0}, DType::i64, flags.device());
   const Tensor ends = cumsum(flags, 0);
   const Tensor found = empty({select(ends, 0, n - 1).item<std::int64_t>()}, DType::i64, flags.device());
-  on(found.device(), [&](auto dev) { kernels::positions(dev, flags.view(), ends.view(), found.view()); });
+  launch(found.device(), kernels::Positions{flags, ends, found});
   return found;
 }
 

@@ -17,7 +17,7 @@ void write(const Tensor& x, const Tensor& y, int dim, std::int64_t start, std::i
   const std::int64_t offset = x.numel() == 0 ? 0 : start * strides[dim];
   strides[dim] *= step;
   const Tensor place = y.window(x.shape(), strides, offset);
-  on(y.device(), [&](auto dev) { kernels::copy(dev, x.view(), place.view()); });
+  launch(y.device(), kernels::Copy{x, place});
 }
 
 struct Cat {

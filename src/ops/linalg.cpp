@@ -72,7 +72,7 @@ struct Cholesky {
   Result<Tensor, Kept> forward(const Tensor& a) const {
     check_matrices(op.name, a, true);
     const Tensor y = empty_matrices(a, a.size(-2), a.size(-1));
-    const std::int64_t refused = on(a.device(), [&](auto dev) { return kernels::cholesky(dev, a.view(), y.view()); });
+    const std::int64_t refused = launch(a.device(), kernels::Cholesky{a, y});
     check_all(op.name, refused, "positive definite matrices");
     return {y, {{}, y}};
   }
@@ -93,7 +93,7 @@ struct QrFactors {
     check_matrices(op.name, a, false);
     const std::int64_t k = std::min(a.size(-2), a.size(-1));
     const Tensor q = empty_matrices(a, a.size(-2), k), r = empty_matrices(a, k, a.size(-1));
-    on(a.device(), [&](auto dev) { kernels::qr(dev, a.view(), q.view(), r.view()); });
+    launch(a.device(), kernels::Qr{a, q, r});
     return {{q, r}, {q, r}};
   }
   Tensors backward(const Backward& call, const Qr& kept) const {
@@ -112,7 +112,7 @@ struct EighFactors {
   Result<Tensors, Eigh> forward(const Tensor& a) const {
     check_matrices(op.name, a, true);
     const Tensor values = empty_vectors(a, a.size(-1)), vectors = empty_matrices(a, a.size(-2), a.size(-1));
-    on(a.device(), [&](auto dev) { kernels::eigh(dev, a.view(), values.view(), vectors.view()); });
+    launch(a.device(), kernels::Eigh{a, values, vectors});
     return {{values, vectors}, {values, vectors}};
   }
   Tensors backward(const Backward& call, const Eigh& kept) const {
@@ -130,7 +130,7 @@ struct SvdFactors {
     check_matrices(op.name, a, false);
     const std::int64_t k = std::min(a.size(-2), a.size(-1));
     const Tensor u = empty_matrices(a, a.size(-2), k), s = empty_vectors(a, k), vt = empty_matrices(a, k, a.size(-1));
-    on(a.device(), [&](auto dev) { kernels::svd(dev, a.view(), u.view(), s.view(), vt.view()); });
+    launch(a.device(), kernels::Svd{a, u, s, vt});
     return {{u, s, vt}, {u, s, vt}};
   }
   Tensors backward(const Backward& call, const Svd& kept) const {
@@ -162,7 +162,7 @@ struct Solve {
 
   Result<Tensor, Kept> forward(const Tensor& a, const Tensor& b) const {
     const Tensor y = empty(b.shape(), b.dtype(), b.device());
-    check_all(op.name, on(a.device(), [&](auto dev) { return kernels::solve(dev, a.view(), b.view(), y.view()); }), "regular matrices");
+    check_all(op.name, launch(a.device(), kernels::Solve{a, b, y}), "regular matrices");
     return {y, {a, y}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -177,7 +177,7 @@ struct Det {
   Result<Tensor, Kept> forward(const Tensor& a) const {
     check_matrices(op.name, a, true);
     const Tensor y = empty(Shape(a.shape().begin(), a.shape().end() - 2), a.dtype(), a.device());
-    on(a.device(), [&](auto dev) { kernels::det(dev, a.view(), y.view()); });
+    launch(a.device(), kernels::Det{a, y});
     return {y, {a, y}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {

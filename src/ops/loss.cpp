@@ -78,9 +78,7 @@ Reduced reduce(const Tensor& losses, const Tokens& tokens) {
   const Reduction reduction = tokens.options.reduction;
   if (reduction == Reduction::none) return {losses, {}};
   const Reduced result{empty({}, losses.dtype(), losses.device()), empty({}, losses.dtype(), losses.device())};
-  on(losses.device(), [&](auto dev) {
-    kernels::reduce_losses(dev, losses.view(), tokens.view(), reduction == Reduction::mean, result.value.view(), result.total.view());
-  });
+  launch(losses.device(), kernels::ReduceLosses{losses, tokens.view(), reduction == Reduction::mean, result.value, result.total});
   return result;
 }
 
@@ -106,7 +104,7 @@ struct CrossEntropy {
     const Tensor x = rows.strides()[1] == 1 ? rows : contiguous(rows);
     const Tokens tokens{targets, weights, options};
     const Tensor losses = empty({x.size(0)}, loss_dtype(x.dtype()), x.device()), lse = empty_like(losses);
-    on(x.device(), [&](auto dev) { kernels::cross_entropy(dev, x.view(), tokens.view(), lse.view(), losses.view()); });
+    launch(x.device(), kernels::CrossEntropy{x, tokens.view(), lse, losses});
     const auto [value, total] = reduce(losses, tokens);
     return {value, {x, lse, targets, weights, total}};
   }
@@ -115,9 +113,7 @@ struct CrossEntropy {
     const Tokens tokens{kept.targets, kept.weights, options};
     if (context().grad) return vjp(call, {x}, [&](const Tensors& in) -> Tensors { return {composed_losses(in[0], tokens, kept.total)}; });
     const Tensor dx = empty(x.shape(), x.dtype(), x.device());
-    on(dx.device(), [&](auto dev) {
-      kernels::cross_entropy_grad(dev, x.view(), kept.lse.view(), tokens.view(), of_losses(call.grad(), kept.total, x.size(0)), dx.view());
-    });
+    launch(dx.device(), kernels::CrossEntropyGrad{x, kept.lse, tokens.view(), of_losses(call.grad(), kept.total, x.size(0)), dx});
     return {dx};
   }
 };
@@ -213,7 +209,7 @@ class WeightSum {
   }
   void end(std::int64_t chunk) {
     if (!exact_.defined() || (chunk != last_ && (chunk + 1) % kernels::max_rounded_sums != 0)) return;
-    on(whole_.device(), [&](auto dev) { kernels::add_rounded(dev, part_.view(), exact_.view(), whole_.view()); });
+    launch(whole_.device(), kernels::AddRounded{part_, exact_, whole_});
   }
 
  private:
@@ -237,43 +233,42 @@ void chunked_cross_entropy(const LmHead& head, const Tokens& tokens, const View&
   Tensor bias_parts;  // the column sums of each chunk
   if (gradients.bias.defined()) bias_parts = empty({chunks, head.classes()}, buffer.dtype(), buffer.device());
   WeightSum weight_sum(gradients, chunks);
-  on(head.rows.device(), [&](auto dev) {
-    for (std::int64_t first = 0; first < count; first += step) {
-      const std::int64_t n = std::min(step, count - first), chunk = first / step;
-      const auto part = [&](const Tensor& x) { return slice(x, 0, first, first + n); };
-      const Tensor x = part(head.rows), logits = slice(buffer, 0, 0, n);
-      for (const Range& some : classes) {
-        const Tensor y = slice(logits, 1, some.begin, some.end), weight = slice(head.weight, 0, some.begin, some.end);
-        const View bias = head.bias.defined() ? slice(head.bias, 0, some.begin, some.end).view() : View{};
-        if (y.is_contiguous()) kernels::linear(dev, x.view(), weight.view(), bias, y.view());
-        else kernels::plain_linear(dev, x.view(), weight.view(), bias, y.view());
-      }
-      const Tokens targets = tokens.part(first, n);
-      if (!gradients.any()) {
-        kernels::cross_entropy(dev, logits.view(), targets.view(), empty({n}, losses.dtype(), losses.device()).view(), part(losses).view());
-        continue;
-      }
-      View factors = g;
-      if (g.data) {
-        factors.data = static_cast<std::byte*>(g.data) + first * g.strides[0] * static_cast<std::int64_t>(size_of(g.dtype));
-        factors.shape = {n};
-      }
-      kernels::cross_entropy_with_grad(dev, logits.view(), targets.view(), {factors, {}}, part(losses).view());
-      for (const Range& some : classes) {
-        const Tensor y = slice(logits, 1, some.begin, some.end);
-        if (gradients.rows.defined())
-          kernels::matmul(dev, y.view(), slice(head.weight, 0, some.begin, some.end).view(), part(gradients.rows).view(), 1,
-                          some.begin == 0 ? Write::overwrite : Write::accumulate);
-        if (gradients.weight.defined())
-          kernels::matmul(dev, transpose(y, 0, 1).view(), x.view(), slice(weight_sum.target(), 0, some.begin, some.end).view(), 1,
-                          weight_sum.write(chunk));
-      }
-      weight_sum.end(chunk);
-      if (!gradients.bias.defined()) continue;
-      kernels::reduce(dev, kernels::Reduce::sum, logits.view(), slice(bias_parts, 0, chunk, chunk + 1).view(), 1);
+  const Device device = head.rows.device();
+  for (std::int64_t first = 0; first < count; first += step) {
+    const std::int64_t n = std::min(step, count - first), chunk = first / step;
+    const auto part = [&](const Tensor& x) { return slice(x, 0, first, first + n); };
+    const Tensor x = part(head.rows), logits = slice(buffer, 0, 0, n);
+    for (const Range& some : classes) {
+      const Tensor y = slice(logits, 1, some.begin, some.end), weight = slice(head.weight, 0, some.begin, some.end);
+      const View bias = head.bias.defined() ? slice(head.bias, 0, some.begin, some.end).view() : View{};
+      if (y.is_contiguous()) launch(device, kernels::Linear{x, weight, bias, y});
+      else kernels::plain_linear([&](const auto& kernel) { launch(device, kernel); }, x.view(), weight.view(), bias, y.view());
     }
-    if (gradients.bias.defined()) kernels::reduce(dev, kernels::Reduce::sum, bias_parts.view(), unsqueeze(gradients.bias, 0).view(), 1);
-  });
+    const Tokens targets = tokens.part(first, n);
+    if (!gradients.any()) {
+      launch(device, kernels::CrossEntropy{logits, targets.view(), empty({n}, losses.dtype(), losses.device()), part(losses)});
+      continue;
+    }
+    View factors = g;
+    if (g.data) {
+      factors.data = static_cast<std::byte*>(g.data) + first * g.strides[0] * static_cast<std::int64_t>(size_of(g.dtype));
+      factors.shape = {n};
+    }
+    launch(device, kernels::CrossEntropyWithGrad{logits, targets.view(), {factors, {}}, part(losses)});
+    for (const Range& some : classes) {
+      const Tensor y = slice(logits, 1, some.begin, some.end);
+      if (gradients.rows.defined())
+        launch(device, kernels::Matmul{y, slice(head.weight, 0, some.begin, some.end), part(gradients.rows), 1,
+                                       some.begin == 0 ? Write::overwrite : Write::accumulate});
+      if (gradients.weight.defined())
+        launch(device,
+               kernels::Matmul{transpose(y, 0, 1), x, slice(weight_sum.target(), 0, some.begin, some.end), 1, weight_sum.write(chunk)});
+    }
+    weight_sum.end(chunk);
+    if (!gradients.bias.defined()) continue;
+    launch(device, kernels::Reduce{kernels::ReduceFunction::sum, logits, slice(bias_parts, 0, chunk, chunk + 1), 1});
+  }
+  if (gradients.bias.defined()) launch(device, kernels::Reduce{kernels::ReduceFunction::sum, bias_parts, unsqueeze(gradients.bias, 0), 1});
 }
 
 HeadGradients make_gradients(const LmHead& head, bool rows, bool weight, bool bias) {
@@ -292,7 +287,7 @@ Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGra
     gradients[input] = to.result();
     all.push_back({x.view(), to.view(), to.write});
   }
-  on(call.grad().device(), [&](auto dev) { kernels::scale(dev, all, of_loss); });
+  launch(call.grad().device(), kernels::Scale{all, of_loss});
   return gradients;
 }
 

@@ -73,9 +73,8 @@ struct Matmul {
     shape.push_back(b.size(-1));
     const auto product = [&]() -> Tensors {
       const Tensor c = empty(shape, a.dtype(), a.device());
-      if (is_floating(a.dtype()))
-        on(c.device(), [&](auto dev) { kernels::matmul(dev, batched(a, batch), batched(b, batch), c.view(), scale, Write::overwrite); });
-      else detail::on_cpu([&](auto dev) { kernels::integer_matmul(dev, batched(a, batch), batched(b, batch), c.view()); });
+      if (is_floating(a.dtype())) launch(c.device(), kernels::Matmul{batched(a, batch), batched(b, batch), c, scale, Write::overwrite});
+      else launch(Cpu{}, kernels::IntegerMatmul{batched(a, batch), batched(b, batch), c});
       return {c};
     };
     return {detail::costly(product)[0], {a, b}};
@@ -117,7 +116,7 @@ Tensor weight_gradient(const Backward& call, std::size_t input, const Tensor& g,
   if (context().grad) return matmul(transpose(g, 0, 1), x);
   const GradientTarget to = call.sink(input, {g.size(1), x.size(1)}, g);
   const Tensor rows = operand(g);
-  on(g.device(), [&](auto dev) { kernels::matmul(dev, transpose(rows, 0, 1).view(), x.view(), to.view(), 1, to.write); });
+  launch(g.device(), kernels::Matmul{transpose(rows, 0, 1).view(), x, to.view(), 1, to.write});
   return to.result();
 }
 
@@ -127,7 +126,7 @@ Tensor bias_gradient(const Backward& call, std::size_t input, const Tensor& g) {
   if (context().grad) return sum(g, {0});
   const Tensor rows = contiguous(g);
   const GradientTarget to = call.sink(input, {g.size(1)}, g);
-  on(g.device(), [&](auto dev) { kernels::column_sums(dev, rows.view(), to.view(), to.write, to.deferred); });
+  launch(g.device(), kernels::ColumnSums{rows, to.view(), to.write, to.deferred});
   return to.result();
 }
 
@@ -160,7 +159,7 @@ Tensor linear_result(const Tensor& rows, const Tensor& weight) {
 Tensor linear_product(const Tensor& rows, const Tensor& weight, const Tensor& bias) {
   const auto product = [&]() -> Tensors {
     const Tensor y = linear_result(rows, weight);
-    on(y.device(), [&](auto dev) { kernels::linear(dev, rows.view(), weight.view(), view_of(bias), y.view()); });
+    launch(y.device(), kernels::Linear{rows, weight, view_of(bias), y});
     return {y};
   };
   return detail::costly(product)[0];
@@ -194,18 +193,16 @@ struct LinearRows {
 Tensors product_and_gelu(const Tensor& rows, const Tensor& weight, const Tensor& bias) {
   const Tensor y = linear_result(rows, weight);
   const bool is_split =
-      context().saved_tensor_hooks && on(y.device(), [&](auto dev) { return kernels::is_gelu_of_written(dev, y.dtype()); });
+      context().saved_tensor_hooks && with_backend(y.device(), [&](auto dev) { return kernels::is_gelu_of_written(dev, y.dtype()); });
   const auto product = [&]() -> Tensors {
     const Tensor before = linear_result(rows, weight);
-    on(y.device(), [&](auto dev) {
-      if (is_split) kernels::linear(dev, rows.view(), weight.view(), view_of(bias), before.view());
-      else kernels::linear_gelu(dev, rows.view(), weight.view(), view_of(bias), before.view(), y.view());
-    });
+    if (is_split) launch(y.device(), kernels::Linear{rows, weight, view_of(bias), before});
+    else launch(y.device(), kernels::LinearGelu{rows, weight, view_of(bias), before, y});
     return is_split ? Tensors{before} : Tensors{before, y};
   };
   Tensors results = detail::costly(product);
   if (!is_split) return results;
-  on(y.device(), [&](auto dev) { kernels::unary(dev, functors::GeluTanh{}, results[0].view(), y.view()); });
+  launch(y.device(), kernels::Unary{functors::GeluTanh{}, results[0], y});
   return {results[0], y};
 }
 
@@ -225,8 +222,7 @@ struct LinearGelu {
       return vjp(call, {kept.rows, kept.weight, kept.bias}, [&](const Tensors& in) -> Tensors { return {plain(in[0], in[1], in[2])}; });
     const Tensor g = contiguous(call.grad()), dx = empty_like(g);
     const GradientTarget to = call.sink(2, {g.size(1)}, g);
-    on(g.device(),
-       [&](auto dev) { kernels::gelu_bias_grad(dev, g.view(), kept.before.view(), dx.view(), to.view(), to.write, to.deferred); });
+    launch(g.device(), kernels::GeluBiasGrad{g, kept.before, dx, to.view(), to.write, to.deferred});
     Tensors gradients = product_gradients(call, dx, kept.rows, kept.weight);
     gradients.push_back(to.result());
     return gradients;
@@ -261,10 +257,8 @@ struct FeedForwardGelu {
     if (!call.needs(0) && !call.needs(1) && !call.needs(2)) return gradients;
     const Tensor dx = empty_like(kept.before);
     const GradientTarget to = call.sink(2, {dx.size(1)}, dx);
-    on(g.device(), [&](auto dev) {
-      kernels::matmul(dev, g.view(), kept.next.view(), dx.view(), 1, Write::overwrite);
-      kernels::gelu_bias_grad(dev, dx.view(), kept.before.view(), dx.view(), to.view(), to.write, to.deferred);
-    });
+    launch(g.device(), kernels::Matmul{g, kept.next, dx, 1, Write::overwrite});
+    launch(g.device(), kernels::GeluBiasGrad{dx, kept.before, dx, to.view(), to.write, to.deferred});
     gradients[2] = to.result();
     gradients[1] = weight_gradient(call, 1, dx, kept.rows);
     if (call.needs(0)) gradients[0] = matmul(dx, kept.weight);

@@ -214,11 +214,11 @@ Statistics empty_statistics(const Kind& norm, const Tensor& x) {
 }
 
 /// Normalizes rows like those of x by the kernel, whose arguments lack the kind of norm and the statistics; gives these.
-Statistics run_kernel(const Kind& norm, const Tensor& x, kernels::LayerNormArguments arguments) {
+Statistics run_kernel(const Kind& norm, const Tensor& x, kernels::LayerNorm arguments) {
   const Statistics kept = empty_statistics(norm, x);
   arguments.eps = norm.eps, arguments.centered = norm.centered;
   arguments.mean = view_of(kept.mean), arguments.rstd = view_of(kept.rstd);
-  on(x.device(), [&](auto dev) { kernels::layer_norm(dev, arguments); });
+  launch(x.device(), arguments);
   return kept;
 }
 
@@ -262,24 +262,22 @@ FusedGradients kernel_gradients(const Kind& norm, const Tensor& s, const Tensor&
   const Tensor rows = contiguous(s), dy = contiguous(g), dsum = detail::contiguous_or_none(g_sum);
   FusedGradients d{empty_like(rows), {}, {}, {}, {}};
   d.branch = dropout.p > 0 ? empty_like(rows) : d.x;
-  on(s.device(), [&](auto dev) {
-    kernels::layer_norm_grad(dev, {.s = rows_of(rows),
-                                   .gamma = view_of(gamma),
-                                   .mean = view_of(kept.mean),
-                                   .rstd = view_of(kept.rstd),
-                                   .centered = norm.centered,
-                                   .g = rows_of(dy),
-                                   .g_sum = rows_of(dsum),
-                                   .p = dropout.p,
-                                   .draws = dropout.state,
-                                   .dx = rows_of(d.x),
-                                   .dbranch = dropout.p > 0 ? rows_of(d.branch) : View{},
-                                   .dgamma = to.gamma.view(),
-                                   .dbeta = to.beta.view(),
-                                   .dbias = to.bias.view(),
-                                   .write = to.write,
-                                   .deferred = to.deferred});
-  });
+  launch(s.device(), kernels::LayerNormGrad{.s = rows_of(rows),
+                                            .gamma = view_of(gamma),
+                                            .mean = view_of(kept.mean),
+                                            .rstd = view_of(kept.rstd),
+                                            .centered = norm.centered,
+                                            .g = rows_of(dy),
+                                            .g_sum = rows_of(dsum),
+                                            .p = dropout.p,
+                                            .draws = dropout.state,
+                                            .dx = rows_of(d.x),
+                                            .dbranch = dropout.p > 0 ? rows_of(d.branch) : View{},
+                                            .dgamma = to.gamma.view(),
+                                            .dbeta = to.beta.view(),
+                                            .dbias = to.bias.view(),
+                                            .write = to.write,
+                                            .deferred = to.deferred});
   d.gamma = to.gamma.result(), d.beta = to.beta.result(), d.bias = to.bias.result();
   return d;
 }

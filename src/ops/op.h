@@ -21,7 +21,7 @@
 //       };
 //       Result<Tensor, Kept> forward(const Tensor& a, const Tensor& b) const {
 //         const Tensor y = empty_like(a);
-//         on(y.device(), [&](auto dev) { kernels::hypot(dev, a.view(), b.view(), eps, y.view()); });
+//         launch(y.device(), kernels::Hypot{a, b, eps, y});
 //         return {y, {a, b, y}};
 //       }
 //       Tensors backward(const Backward& call, const Kept& kept) const {
@@ -203,12 +203,6 @@ Tensors costly(F compute) {
   return hooks ? hooks->costly(compute) : compute();
 }
 
-/// Calls f with the CPU's tag: for kernels that only the CPU has, where an op is composed of others elsewhere. on_cuda is its counterpart.
-template <class F>
-void on_cpu(F&& f) {
-  const backend::KernelScope observed(nullptr);
-  f(Cpu{});
-}
 /// True if matmul supports x's dtype on its device: floats on every device, integers (not bool) only on the CPU.
 inline bool matmul_takes(const Tensor& x) {
   return is_floating(x.dtype()) || (x.device().type == DeviceType::cpu && x.dtype() != DType::boolean);

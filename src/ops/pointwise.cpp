@@ -15,8 +15,8 @@
 namespace tern {
 
 using detail::holds;
-using kernels::Binary;
-using kernels::Compare;
+using kernels::BinaryFunction;
+using kernels::CompareFunction;
 
 using T = const Tensor&;
 using In = const Operand&;
@@ -95,7 +95,7 @@ enum Uses : unsigned { none = 0, of_a = 1, of_b = 2, of_y = 4 };
 
 struct Arithmetic {
   Op op;
-  Binary f;
+  BinaryFunction f;
   unsigned uses_a = none;       ///< what the derivative by a is computed from, beside g
   Tensor (*by_a)(P) = nullptr;  ///< the gradient of a, of y's shape
   unsigned uses_b = none;
@@ -108,7 +108,7 @@ struct Arithmetic {
   };
   Result<Tensor, Kept> forward(T a, T b) const {
     const Tensor y = result_for(op.name, a, b, a.defined() ? a.dtype() : b.dtype());
-    on(y.device(), [&](auto dev) { kernels::binary(dev, f, source(a, number, y.shape()), source(b, number, y.shape()), y.view()); });
+    launch(y.device(), kernels::Binary{f, source(a, number, y.shape()), source(b, number, y.shape()), y});
     const unsigned uses = (a.defined() ? uses_a : 0u) | (b.defined() ? uses_b : 0u);
     const auto if_used = [&](Uses which, T x) { return uses & which ? x : Tensor(); };
     return {y, {if_used(of_a, a), if_used(of_b, b), if_used(of_y, y), shape_of(a), shape_of(b)}};
@@ -224,17 +224,17 @@ namespace {
 
 struct Comparison {
   Op op;
-  Compare f;
+  CompareFunction f;
   double number;
 
   Result<Tensor> forward(T a, T b) const {
     const Tensor y = result_for(op.name, a, b, DType::boolean);
-    on(y.device(), [&](auto dev) { kernels::compare(dev, f, source(a, number, y.shape()), source(b, number, y.shape()), y.view()); });
+    launch(y.device(), kernels::Compare{f, source(a, number, y.shape()), source(b, number, y.shape()), y});
     return {y};
   }
 };
 
-Tensor compared(const char* op, const Compare& f, In a, In b) {
+Tensor compared(const char* op, const CompareFunction& f, In a, In b) {
   Pair in({op}, a, b);
   // If the integer dtype does not hold the number, the comparison is in f64.
   in.convert(!in.has_number || holds(in.dtype, in.number) ? in.dtype : DType::f64);
@@ -331,9 +331,7 @@ struct Where {
   Result<Tensor, Kept> forward(T condition, T a, T b) const {
     const Shape shape = broadcast_shapes(condition.shape(), joint_shape(op.name, a, b), op.name);
     const Tensor y = empty(shape, a.defined() ? a.dtype() : b.dtype(), condition.device());
-    on(y.device(), [&](auto dev) {
-      kernels::where(dev, source(condition, 0, shape).view, source(a, number, shape), source(b, number, shape), y.view());
-    });
+    launch(y.device(), kernels::Where{source(condition, 0, shape).view, source(a, number, shape), source(b, number, shape), y});
     return {y, {condition, shape_of(a), shape_of(b)}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -371,15 +369,14 @@ struct Swiglu {
   Tensor plain(T gate, T x) const { return silu(gate) * x; }
   Result<Tensor, Kept> forward(T gate, T x) const {
     const Tensor y = empty(x.shape(), x.dtype(), x.device());
-    on_cuda(op.name, x.device(), [&](auto dev) { kernels::swiglu(dev, gate.view(), x.view(), y.view()); });
+    launch(Cuda{}, kernels::Swiglu{gate, x, y});
     return {y, {gate, x}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     if (context().grad) return vjp(call, {kept.gate, kept.x}, [&](const Tensors& in) -> Tensors { return {plain(in[0], in[1])}; });
     const Tensor g = contiguous(call.grad()), gate = contiguous(kept.gate), x = contiguous(kept.x);
     const Tensor of_gate = empty_like(gate), of_x = empty_like(x);
-    on_cuda(op.name, g.device(),
-            [&](auto dev) { kernels::swiglu_grad(dev, g.view(), gate.view(), x.view(), of_gate.view(), of_x.view()); });
+    launch(Cuda{}, kernels::SwigluGrad{g, gate, x, of_gate, of_x});
     return {of_gate, of_x};
   }
 };
@@ -396,7 +393,7 @@ Tensor swiglu(T gate, T x) {
 
 // In place.
 
-static Tensor in_place(const char* op, const Binary& f, T target, In b) {
+static Tensor in_place(const char* op, const BinaryFunction& f, T target, In b) {
   if (target.dtype() == DType::boolean) fail(op, "expected a target of a numeric dtype but got bool");
   if (b.is_number) {
     if (!holds(target.dtype(), b.number))
@@ -410,7 +407,7 @@ static Tensor in_place(const char* op, const Binary& f, T target, In b) {
       fail(op, fmt::format("expected an operand that broadcasts to {} but got {}", to_string(target.shape()), to_string(b.tensor.shape())));
     begin_in_place(op, target, {b.tensor});
   }
-  on(target.device(), [&](auto dev) { kernels::binary(dev, f, target.view(), source(b.tensor, b.number, target.shape()), target.view()); });
+  launch(target.device(), kernels::Binary{f, target, source(b.tensor, b.number, target.shape()), target});
   return target;
 }
 Tensor add_(T target, In b) { return in_place("add_", functors::Add{}, target, b); }

@@ -79,7 +79,7 @@ struct Dequantize {
     Shape shape = ids.defined() ? ids.shape() : Shape{rows.size(0)};
     shape.push_back(in);
     const Tensor y = empty(shape, dtype, rows.device());
-    on(y.device(), [&](auto dev) { kernels::dequantize(dev, rows_of({format, in, rows}), view_of(ids), y.view()); });
+    launch(y.device(), kernels::Dequantize{rows_of({format, in, rows}), view_of(ids), y});
     return {y};
   }
 };
@@ -91,7 +91,7 @@ struct QuantizedLinear {
 
   Result<Tensor> forward(const Tensor& x, const Tensor& rows, const Tensor& bias) const {
     const Tensor y = empty({x.size(0), rows.size(0)}, x.dtype(), x.device());
-    on(y.device(), [&](auto dev) { kernels::quantized_linear(dev, x.view(), rows_of({format, in, rows}), view_of(bias), y.view()); });
+    launch(y.device(), kernels::QuantizedLinear{x, rows_of({format, in, rows}), view_of(bias), y});
     return {y};
   }
 };

@@ -34,19 +34,17 @@ static void check_deviation(const char* op, double mean, double deviation) {
     fail(op, fmt::format("expected a finite mean and a deviation >= 0 but got {} and {}", mean, deviation));
 }
 
-/// Fills y by a kernel that draws `count` words.
-template <class Kernel>
-static Tensor drawn(const char* op, const Tensor& y, std::int64_t count, Kernel kernel) {
-  const PhiloxState state = context().generator.reserve(count);
-  on(y.device(), [&](auto dev) { kernel(dev, y.view(), state); }, op);
+/// Fills y by the kernel kernel_of(state), which draws `count` words.
+template <class F>
+static Tensor drawn(const char* op, const Tensor& y, std::int64_t count, F kernel_of) {
+  launch(y.device(), kernel_of(context().generator.reserve(count)), op);
   return y;
 }
 static Tensor draw_uniform(const Tensor& y, double low, double high) {
-  return drawn("uniform", y, y.numel(), [&](auto dev, const View& to, PhiloxState state) { kernels::uniform(dev, to, low, high, state); });
+  return drawn("uniform", y, y.numel(), [&](PhiloxState state) { return kernels::Uniform{y, low, high, state}; });
 }
 static Tensor draw_normal(const Tensor& y, double mean, double deviation) {
-  return drawn("normal", y, y.numel(),
-               [&](auto dev, const View& to, PhiloxState state) { kernels::normal(dev, to, mean, deviation, state); });
+  return drawn("normal", y, y.numel(), [&](PhiloxState state) { return kernels::Normal{y, mean, deviation, state}; });
 }
 
 Tensor rand(const Shape& shape, double low, double high, DType dtype, Device device) {
@@ -64,8 +62,7 @@ Tensor randn(const Shape& shape, double mean, double deviation, DType dtype, Dev
 Tensor bernoulli(const Shape& shape, double probability, DType dtype, Device device) {
   if (!(probability >= 0 && probability <= 1)) fail("bernoulli", fmt::format("expected a probability in [0, 1] but got {}", probability));
   const Tensor y = empty(shape, dtype, device);
-  return drawn("bernoulli", y, y.numel(),
-               [&](auto dev, const View& to, PhiloxState state) { kernels::bernoulli(dev, to, probability, state); });
+  return drawn("bernoulli", y, y.numel(), [&](PhiloxState state) { return kernels::Bernoulli{y, probability, state}; });
 }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype, Device device) {
@@ -77,15 +74,14 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dt
   if (low < least || high - 1 > most) fail(op, fmt::format("expected numbers that {} holds but got {} to {}", name(dtype), low, high - 1));
   const Tensor y = empty(shape, dtype, device);
   const std::uint64_t span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
-  return drawn(op, y, y.numel(), [&](auto dev, const View& to, PhiloxState state) { kernels::whole_numbers(dev, to, low, span, state); });
+  return drawn(op, y, y.numel(), [&](PhiloxState state) { return kernels::Randint{y, low, span, state}; });
 }
 
 Tensor randperm(std::int64_t n, Device device) {
   if (n < 0) fail("randperm", fmt::format("expected n >= 0 but got {}", n));
   const Tensor y = empty({n}, DType::i64, device);
   // A key takes two words of a block, so each element uses a whole block.
-  return drawn("permutation", y, checked_mul("randperm", 4, n),
-               [](auto dev, const View& to, PhiloxState state) { kernels::permutation(dev, to, state); });
+  return drawn("permutation", y, checked_mul("randperm", 4, n), [&](PhiloxState state) { return kernels::Permutation{y, state}; });
 }
 
 static void check_in_place(const char* op, const Tensor& x) {
@@ -115,7 +111,7 @@ struct Dropout {
 
   Result<Tensor> forward(const Tensor& x) const {
     const Tensor source = contiguous(x), y = empty_like(source);
-    on(x.device(), [&](auto dev) { kernels::dropout(dev, source.view(), y.view(), p, draws); });
+    launch(x.device(), kernels::Dropout{source, y, p, draws});
     return {y};
   }
   Tensors backward(const Backward& call) const { return {detail::dropout_at(call.grad(), p, draws)}; }

@@ -12,7 +12,6 @@ namespace tern {
 
 namespace {
 
-using detail::on_cpu;
 using detail::widened;
 
 /// Columns first * H up to last * H - 1.
@@ -98,7 +97,7 @@ struct LSTMCell {
     }
     const Tensor xs = contiguous(x), hs = contiguous(h), before = contiguous(c);
     const Tensor h_after = empty_like(before), c_after = empty_like(before);
-    on_cpu([&](auto dev) { kernels::lstm_cell(dev, xs.view(), hs.view(), before.view(), h_after.view(), c_after.view()); });
+    launch(Cpu{}, kernels::LstmCell{xs, hs, before, h_after, c_after});
     return {{h_after, c_after}, {x, h, c}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -108,9 +107,7 @@ struct LSTMCell {
       const Tensor xs = contiguous(x), hs = contiguous(h), cs = contiguous(before), gh = detail::contiguous_or_none(dh),
                    gc = detail::contiguous_or_none(dc);
       const Tensor d = empty_like(xs), d_before = empty_like(cs);
-      on_cpu([&](auto dev) {
-        kernels::lstm_cell_grad(dev, xs.view(), hs.view(), cs.view(), view_of(gh), view_of(gc), d.view(), d_before.view());
-      });
+      launch(Cpu{}, kernels::LstmCellGrad{xs, hs, cs, view_of(gh), view_of(gc), d, d_before});
       return {d, d, d_before};
     }
     const auto [d, d_before] = lstm_gradients(widened(x) + widened(h), widened(before), widened(dh), widened(dc));
@@ -134,7 +131,7 @@ struct GRUCell {
       return {cast(made.n + made.z * (before - made.n), h.dtype()), {x, products, h}};
     }
     const Tensor xs = contiguous(x), ps = contiguous(products), before = contiguous(h), after = empty_like(before);
-    on_cpu([&](auto dev) { kernels::gru_cell(dev, xs.view(), ps.view(), before.view(), after.view()); });
+    launch(Cpu{}, kernels::GruCell{xs, ps, before, after});
     return {after, {x, products, h}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
@@ -143,7 +140,7 @@ struct GRUCell {
     if (!context().grad && has_kernel({&x, &products, &before})) {
       const Tensor xs = contiguous(x), ps = contiguous(products), hs = contiguous(before), gs = contiguous(g);
       const Tensor dx = empty_like(xs), dp = empty_like(ps), dh = empty_like(hs);
-      on_cpu([&](auto dev) { kernels::gru_cell_grad(dev, xs.view(), ps.view(), hs.view(), gs.view(), dx.view(), dp.view(), dh.view()); });
+      launch(Cpu{}, kernels::GruCellGrad{xs, ps, hs, gs, dx, dp, dh});
       return {dx, dp, dh};
     }
     const GRUGradients d = gru_gradients(widened(x), widened(products), widened(before), widened(g));

@@ -17,7 +17,7 @@
 
 namespace tern {
 
-using kernels::Reduce;
+using kernels::ReduceFunction;
 using T = const Tensor&;
 
 namespace {
@@ -65,9 +65,9 @@ Plan choosing(const char* op, T x, const Dims& dims, bool keepdim, const char* h
 /// Dtype of sums and products: kernels read narrow integers and bool as they are, and add up in i64.
 DType summed_dtype(T x) { return is_floating(x.dtype()) ? x.dtype() : DType::i64; }
 
-Tensor apply(Reduce f, T x, const Plan& plan, DType dtype, double scale = 1) {
+Tensor apply(ReduceFunction f, T x, const Plan& plan, DType dtype, double scale = 1) {
   const Tensor y = empty(plan.result, dtype, x.device());
-  on(x.device(), [&](auto dev) { kernels::reduce(dev, f, x.view(), plan.view(y), scale); });
+  launch(x.device(), kernels::Reduce{f, x, plan.view(y), scale});
   return y;
 }
 
@@ -76,7 +76,7 @@ struct ScaledSum {
   Plan plan;
   double scale;
 
-  Result<Tensor> forward(T x) const { return {apply(Reduce::sum, x, plan, summed_dtype(x), scale)}; }
+  Result<Tensor> forward(T x) const { return {apply(ReduceFunction::sum, x, plan, summed_dtype(x), scale)}; }
   Tensors backward(const Backward& call) const {
     T g = call.grad();
     return {plan.expanded(scale == 1 ? g : g * scale)};
@@ -98,7 +98,7 @@ Tensor composed_prod(T x, const Plan& p) {
 /// A reduction whose derivative is not that of a sum.
 struct Reduction {
   Op op;
-  Reduce f;
+  ReduceFunction f;
   Plan plan;
   Tensor (*gradient)(const Backward& call, const Plan& plan, T x, T y);  ///< that of x
 
@@ -106,8 +106,8 @@ struct Reduction {
     Tensor x, y;
   };
   Result<Tensor, Kept> forward(T x) const {
-    const Tensor y = apply(f, x, plan, f == Reduce::prod ? summed_dtype(x) : x.dtype());
-    return {y, {x, f == Reduce::prod ? Tensor() : y}};
+    const Tensor y = apply(f, x, plan, f == ReduceFunction::prod ? summed_dtype(x) : x.dtype());
+    return {y, {x, f == ReduceFunction::prod ? Tensor() : y}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const { return {gradient(call, plan, kept.x, kept.y)}; }
 };
@@ -139,7 +139,7 @@ Tensor logsumexp_gradient(const Backward& call, const Plan& plan, T x, T y) {
 
 struct Truth {
   Op op;
-  Reduce f;
+  ReduceFunction f;
   Plan plan;
 
   Result<Tensor> forward(T x) const { return {apply(f, x, plan, DType::boolean)}; }
@@ -153,7 +153,7 @@ struct ArgExtreme {
 
   Result<Tensor> forward(T x) const {
     const Tensor y = empty(plan.result, DType::i64, x.device());
-    on(x.device(), [&](auto dev) { kernels::arg_reduce(dev, largest, x.view(), plan.view(y), dim); });
+    launch(x.device(), kernels::ArgReduce{largest, x, plan.view(y), dim});
     return {y};
   }
 };
@@ -165,13 +165,13 @@ struct CumulativeSum {
 
   Result<Tensor> forward(T x) const {
     const Tensor y = empty(x.shape(), summed_dtype(x), x.device());
-    on(x.device(), [&](auto dev) { kernels::cumsum(dev, x.view(), y.view(), dim, reverse); });
+    launch(x.device(), kernels::Cumsum{x, y, dim, reverse});
     return {y};
   }
   Tensors backward(const Backward& call) const { return {tern::call(CumulativeSum{dim, !reverse}, call.grad())}; }
 };
 
-Tensor extreme(const char* op, Reduce f, T x, const Dims& dims, bool keepdim) {
+Tensor extreme(const char* op, ReduceFunction f, T x, const Dims& dims, bool keepdim) {
   return call(Reduction{{op}, f, choosing(op, x, dims, keepdim, ": any and all take bool"), extreme_gradient}, x);
 }
 Tensor arg_extreme(const char* op, bool largest, T x, int dim, bool keepdim) {
@@ -208,16 +208,16 @@ Tensor var(T x, const Dims& dims, std::int64_t correction, bool keepdim) {
 
 Tensor prod(T x, const Dims& dims, bool keepdim) {
   const Plan p = plan("prod", x, dims, keepdim);
-  return call(Reduction{{.name = "prod", .autocast = CastTo::f32}, Reduce::prod, p, prod_gradient}, x);
+  return call(Reduction{{.name = "prod", .autocast = CastTo::f32}, ReduceFunction::prod, p, prod_gradient}, x);
 }
-Tensor max(T x, const Dims& dims, bool keepdim) { return extreme("max", Reduce::max, x, dims, keepdim); }
-Tensor min(T x, const Dims& dims, bool keepdim) { return extreme("min", Reduce::min, x, dims, keepdim); }
+Tensor max(T x, const Dims& dims, bool keepdim) { return extreme("max", ReduceFunction::max, x, dims, keepdim); }
+Tensor min(T x, const Dims& dims, bool keepdim) { return extreme("min", ReduceFunction::min, x, dims, keepdim); }
 Tensor logsumexp(T x, const Dims& dims, bool keepdim) {
   const Plan p = plan("logsumexp", x, dims, keepdim);
-  return call(Reduction{{"logsumexp", CastTo::f32, Takes::floating}, Reduce::logsumexp, p, logsumexp_gradient}, x);
+  return call(Reduction{{"logsumexp", CastTo::f32, Takes::floating}, ReduceFunction::logsumexp, p, logsumexp_gradient}, x);
 }
-Tensor any(T x, const Dims& dims, bool keepdim) { return call(Truth{{"any"}, Reduce::any, plan("any", x, dims, keepdim)}, x); }
-Tensor all(T x, const Dims& dims, bool keepdim) { return call(Truth{{"all"}, Reduce::all, plan("all", x, dims, keepdim)}, x); }
+Tensor any(T x, const Dims& dims, bool keepdim) { return call(Truth{{"any"}, ReduceFunction::any, plan("any", x, dims, keepdim)}, x); }
+Tensor all(T x, const Dims& dims, bool keepdim) { return call(Truth{{"all"}, ReduceFunction::all, plan("all", x, dims, keepdim)}, x); }
 Tensor argmax(T x, int dim, bool keepdim) { return arg_extreme("argmax", true, x, dim, keepdim); }
 Tensor argmin(T x, int dim, bool keepdim) { return arg_extreme("argmin", false, x, dim, keepdim); }
 Tensor cumsum(T x, int dim) { return call(CumulativeSum{normalize_dim(dim, x.dims(), "cumsum"), false}, x); }

@@ -17,7 +17,7 @@
 
 namespace tern {
 
-using kernels::Unary;
+using kernels::UnaryFunction;
 using T = const Tensor&;
 
 namespace {
@@ -27,7 +27,7 @@ enum class Keep { nothing, input, output };
 /// A unary op. Backward is one kernel; if it is recorded itself, for a higher order, it is the derivative in ops.
 struct Elementwise {
   Op op;
-  Unary f;
+  UnaryFunction f;
   Keep keep;                               ///< what the derivative is a function of
   std::function<Tensor(T, T)> derivative;  ///< the gradient of x from that of y, and what is kept
 
@@ -39,19 +39,19 @@ struct Elementwise {
     if (!is_floating(x.dtype()) && (!takes_integers || x.dtype() == DType::boolean))
       fail(op.name, fmt::format("expected {} dtype but got {}", takes_integers ? "a numeric" : "a floating", name(x.dtype())));
     const Tensor y = empty_like(x);
-    on(x.device(), [&](auto dev) { kernels::unary(dev, f, x.view(), y.view()); });
+    launch(x.device(), kernels::Unary{f, x, y});
     return {y, {keep == Keep::input ? x : keep == Keep::output ? y : Tensor()}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     T g = call.grad();
     if (context().grad || keep == Keep::nothing) return {derivative(g, kept.value)};
     const Tensor dx = empty_like(g);
-    on(g.device(), [&](auto dev) { kernels::unary_grad(dev, f, g.view(), kept.value.view(), kept.value.view(), dx.view()); });
+    launch(g.device(), kernels::UnaryGrad{f, g, kept.value, kept.value, dx});
     return {dx};
   }
 };
 
-Tensor unary(Op op, const Unary& f, T x, Keep keep, std::function<Tensor(T, T)> derivative) {
+Tensor unary(Op op, const UnaryFunction& f, T x, Keep keep, std::function<Tensor(T, T)> derivative) {
   op.tangent = Tangent::symmetric;
   return call(Elementwise{op, f, keep, std::move(derivative)}, x);
 }
@@ -59,7 +59,7 @@ Tensor unary(Op op, const Unary& f, T x, Keep keep, std::function<Tensor(T, T)> 
 Tensor zero(T g, T) { return zeros_like(g); }
 
 /// Rounding to whole numbers; integers are returned as they are.
-Tensor rounded(const char* op, const Unary& f, T x) {
+Tensor rounded(const char* op, const UnaryFunction& f, T x) {
   return is_floating(x.dtype()) || x.dtype() == DType::boolean ? unary({op}, f, x, Keep::nothing, zero) : clone(x);
 }
 

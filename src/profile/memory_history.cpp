@@ -57,7 +57,7 @@ MemoryHistory::MemoryHistory(Device device, ModuleNames names, Options options)
       own_context_(&context()),
       start_ns_(backend::steady_ns()),
       state_(std::make_unique<State>()) {
-  on(device_, [&](auto dev) { backend::observe_memory(dev, device_, static_cast<backend::MemoryObserver*>(this)); });
+  with_backend(device_, [&](auto dev) { backend::observe_memory(dev, device_, static_cast<backend::MemoryObserver*>(this)); });
   names_in_use_ = std::make_unique<ScopedValue<const ModuleNames*>>(context().diagnosis.names, &names_);
   watch();
 }
@@ -66,7 +66,7 @@ MemoryHistory::~MemoryHistory() { end(); }
 
 void MemoryHistory::end() {
   if (!names_in_use_) return;
-  on(device_, [&](auto dev) { backend::observe_memory(dev, device_, nullptr); });
+  with_backend(device_, [&](auto dev) { backend::observe_memory(dev, device_, nullptr); });
   unwatch();
   names_in_use_.reset();
 }

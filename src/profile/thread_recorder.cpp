@@ -46,9 +46,9 @@ ModulePath ModuleTable::describe(std::uint32_t number, const ModuleNames& names)
 // Note [The op of a kernel]
 // A kernel runs before its op is known, as an op reports its end. Its span is therefore pending until an op ends, and then becomes a
 // child of that op, whose span starts with the first pending kernel. Ops that report none name their kernel themselves (the last
-// argument of on(), or begin_in_place). Kernels that are pending when a module or a pass starts or ends form an op called "other". Within a
-// node of the backward pass the node is the op, and the ops that its function calls are inner ones: the backward of `linear` is one row in
-// the table of ops.
+// argument of launch(), or begin_in_place). Kernels that are pending when a module or a pass starts or ends form an op called "other".
+// Within a node of the backward pass the node is the op, and the ops that its function calls are inner ones: the backward of `linear` is
+// one row in the table of ops.
 
 /// The tracer's number for a launch: the thread, and the index of the launch from 1.
 static std::uint64_t traced(std::uint32_t thread, std::size_t launches) { return std::uint64_t(thread) << 40 | launches; }

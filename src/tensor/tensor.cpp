@@ -15,6 +15,7 @@
 #include "tensor/context.h"
 #include "tensor/dispatch.h"
 #include "tensor/from_blob.h"
+#include "tensor/kernel.h"
 #include "tensor/random.h"
 #include "tensor/view.h"
 
@@ -133,16 +134,23 @@ TensorImpl& Tensor::impl() const {
 
 std::int64_t Tensor::size(int dim) const { return shape()[normalize_dim(dim, dims(), "size")]; }
 
+/// Address of the first element.
+static void* address_of(const TensorImpl& x) {
+  return static_cast<char*>(x.storage->data()) + x.offset * static_cast<std::int64_t>(size_of(x.dtype));
+}
+
 View Tensor::view() const {
   const TensorImpl& self = impl();
-  View view;
-  view.data = static_cast<char*>(self.storage->data()) + self.offset * static_cast<std::int64_t>(size_of(self.dtype));
-  view.shape = self.shape;
-  view.strides = self.strides;
-  view.dtype = self.dtype;
-  view.stream = context().stream(device());
-  return view;
+  return {address_of(self), self.shape, self.strides, self.dtype, context().stream(device())};
 }
+
+// Not by view(), whose result a base class would copy.
+template <kernels::Access access>
+kernels::Argument<access>::Argument(const Tensor& x)
+    : View(address_of(x.impl()), x.shape(), x.strides(), x.dtype(), context().stream(x.device())) {}
+template kernels::In::Argument(const Tensor& x);
+template kernels::Out::Argument(const Tensor& x);
+template kernels::InOut::Argument(const Tensor& x);
 
 Tensor Tensor::window(const Shape& new_shape, const Strides& new_strides, std::int64_t new_offset) const {
   const std::optional<Extent> touched = extent_of(new_shape, new_strides);

@@ -165,6 +165,12 @@ struct View {
   DType dtype = DType::f32;  ///< dtype of the elements
   Stream stream;             ///< stream that kernels on this tensor are queued on
 
+  /// Without data: an absent operand.
+  View() = default;
+  /// Of all fields, unchecked.
+  View(void* data_, const Shape& shape_, const Strides& strides_, DType dtype_, Stream stream_)
+      : data(data_), shape(shape_), strides(strides_), dtype(dtype_), stream(stream_) {}
+
   /// Address as a pointer to T, unchecked: the caller has dispatched on dtype.
   template <class T>
   T* as() const {

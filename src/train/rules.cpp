@@ -36,12 +36,12 @@ std::vector<std::string> SGDOptions::moments() const {
 }
 
 void SGDOptions::update(const ParameterRange& range) const {
-  auto arguments = operands<kernels::SgdArguments>(range);
+  auto arguments = operands<kernels::Sgd>(range);
   if (momentum != 0) arguments.momentum = range.moments[0].view();
   arguments.momentum_factor = momentum;
   arguments.weight_decay = weight_decay;
   arguments.nesterov = nesterov;
-  on(range.parameter.device(), [&](auto dev) { kernels::sgd(dev, arguments); }, "sgd");
+  launch(range.parameter.device(), arguments, "sgd");
 }
 
 std::vector<std::string> LionOptions::moments() const {
@@ -52,12 +52,12 @@ std::vector<std::string> LionOptions::moments() const {
 }
 
 void LionOptions::update(const ParameterRange& range) const {
-  auto arguments = operands<kernels::LionArguments>(range);
+  auto arguments = operands<kernels::Lion>(range);
   arguments.m = range.moments[0].view();
   arguments.beta1 = beta1;
   arguments.beta2 = beta2;
   arguments.weight_decay = weight_decay;
-  on(range.parameter.device(), [&](auto dev) { kernels::lion(dev, arguments); }, "lion");
+  launch(range.parameter.device(), arguments, "lion");
 }
 
 std::vector<std::string> RMSpropOptions::moments() const {
@@ -72,7 +72,7 @@ std::vector<std::string> RMSpropOptions::moments() const {
 }
 
 void RMSpropOptions::update(const ParameterRange& range) const {
-  auto arguments = operands<kernels::RmspropArguments>(range);
+  auto arguments = operands<kernels::Rmsprop>(range);
   arguments.v = range.moments[0].view();
   if (centered) arguments.m = range.moments[1].view();
   if (momentum != 0) arguments.momentum = range.moments.back().view();
@@ -80,7 +80,7 @@ void RMSpropOptions::update(const ParameterRange& range) const {
   arguments.eps = eps;
   arguments.weight_decay = weight_decay;
   arguments.momentum_factor = momentum;
-  on(range.parameter.device(), [&](auto dev) { kernels::rmsprop(dev, arguments); }, "rmsprop");
+  launch(range.parameter.device(), arguments, "rmsprop");
 }
 
 template <class Options>
@@ -94,7 +94,7 @@ static std::vector<std::string> adam_moments(const char* where, const Options& o
 
 template <class Options>
 static void adam(const Options& o, bool decoupled, const ParameterRange& range) {
-  auto arguments = operands<kernels::AdamArguments>(range);
+  auto arguments = operands<kernels::Adam>(range);
   arguments.m = range.moments[0].view();
   arguments.v = range.moments[1].view();
   arguments.step = range.steps.view();
@@ -103,7 +103,7 @@ static void adam(const Options& o, bool decoupled, const ParameterRange& range) 
   arguments.eps = o.eps;
   arguments.weight_decay = o.weight_decay;
   arguments.decoupled = decoupled;
-  on(range.parameter.device(), [&](auto dev) { kernels::adam(dev, arguments); }, "adam");
+  launch(range.parameter.device(), arguments, "adam");
 }
 
 std::vector<std::string> AdamOptions::moments() const { return adam_moments("Adam", *this); }

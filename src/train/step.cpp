@@ -61,22 +61,20 @@ static Tensors gradient_segments(const Tensors& parameters) {
 static ClippedNorm norm_and_factor(const Tensors& segments, Device device, double max_norm, const kernels::LossScale& loss,
                                    const std::function<Tensor(const Tensor&)>& shared = {}) {
   const ClippedNorm result{empty({}, DType::f32, device), empty({}, DType::f32, device)};
-  on(
-      device,
-      [&](auto dev) {
-        std::int64_t parts = 0;
-        for (const Tensor& segment : segments) parts += kernels::square_sum_parts(dev, segment.numel());
-        const Tensor sums = empty({parts}, DType::f64, device);
-        std::int64_t first = 0;
-        for (const Tensor& segment : segments) {
-          const Tensor own = sums.window({kernels::square_sum_parts(dev, segment.numel())}, {1}, first);
-          kernels::square_sums(dev, contiguous(segment).view(), own.view());
-          first += own.numel();
-        }
-        const Tensor all = shared ? shared(sums) : sums;
-        kernels::clip_factor(dev, {all.view(), result.norm.view(), result.factor.view(), max_norm, loss});
-      },
-      "clip_factor");
+  const backend::KernelScope observed("clip_factor");  // one op of several kernels
+  const auto parts_of = [&](const Tensor& x) {
+    return with_backend(device, [&](auto dev) { return kernels::square_sum_parts(dev, x.numel()); });
+  };
+  std::int64_t parts = 0;
+  for (const Tensor& segment : segments) parts += parts_of(segment);
+  const Tensor sums = empty({parts}, DType::f64, device);
+  std::int64_t first = 0;
+  for (const Tensor& segment : segments) {
+    const Tensor own = sums.window({parts_of(segment)}, {1}, first);
+    launch(device, kernels::SquareSums{contiguous(segment), own});
+    first += own.numel();
+  }
+  launch(device, kernels::Clip{shared ? shared(sums) : sums, result.norm, result.factor, max_norm, loss});
   return result;
 }
 

@@ -7,22 +7,37 @@
 #include "backend/stream.h"
 #include "catch.h"
 #include "message.h"
+#include "tensor/kernel.h"
 #include "tensor/tensor.h"
 
 namespace tern {
 
-TEST_CASE("A kernel that CUDA alone has cannot be called elsewhere") {
-  bool is_called = false;
-  const auto kernel = [&](auto) { is_called = true; };
-  CHECK(message_of([&] { on_cuda("op", cpu, kernel); }) == "[op] expected a CUDA device for a kernel that no other has but got cpu");
+namespace {
+
+/// A kernel of either device, which tells that it ran.
+struct Marks {
+  bool& ran;
+  template <class Backend>
+  void run(Backend) const {
+    ran = true;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A kernel runs on the device that it is launched on, and in a build without CUDA on no GPU") {
+  bool ran = false;
+  launch(cpu, Marks{ran});
+  CHECK(std::exchange(ran, false));
+  launch(Cpu{}, Marks{ran});
+  CHECK(std::exchange(ran, false));
   CHECK_FALSE(cuda_has(cpu, [](auto) { return true; }));
   CHECK(cuda_has(cuda(), [](auto) { return true; }) == built_with_cuda);
-  CHECK_FALSE(is_called);
   if (built_with_cuda) return;
-  const std::string message = "[device] expected a build with CUDA for cuda:1: configure with -DTERN_CUDA=ON";
-  CHECK(message_of([&] { on_cuda("op", cuda(1), kernel); }) == message);
-  CHECK(message_of([&] { on(cuda(1), kernel); }) == message);
-  CHECK_FALSE(is_called);
+  CHECK(message_of([&] { launch(Cuda{}, Marks{ran}); }) == "[device] expected a build with CUDA for cuda:0: configure with -DTERN_CUDA=ON");
+  CHECK(message_of([&] { launch(cuda(1), Marks{ran}); }) ==
+        "[device] expected a build with CUDA for cuda:1: configure with -DTERN_CUDA=ON");
+  CHECK_FALSE(ran);
 }
 
 TEST_CASE("Each device has a stream of its own in a thread") {

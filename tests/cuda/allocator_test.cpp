@@ -118,8 +118,8 @@ TEST_CASE("A request beyond the device's memory is refused and leaves the device
   CHECK(memory_statistics(cuda()).allocated == before.allocated);
   cuda_test::Twin y(DType::f32, {100});
   y.upload();
-  kernels::fill(Cpu{}, y.host(), 3);
-  kernels::fill(Cuda{}, y.device(), 3);
+  kernels::Fill{y.host(), 3}.run(Cpu{});
+  kernels::Fill{y.device(), 3}.run(Cuda{});
   CHECK(y.difference() == "");
 }
 
@@ -162,9 +162,9 @@ TEST_CASE("A stream can be made to wait for another", "[cuda]") {
   backend::wait_stream(side.get(), gpu_stream);
   View view = y.device();
   view.stream = side.get();
-  kernels::fill(Cuda{}, view, 2);
+  kernels::Fill{view, 2}.run(Cuda{});
   backend::wait_stream(gpu_stream, side.get());
-  kernels::fill(Cpu{}, y.host(), 2);
+  kernels::Fill{y.host(), 2}.run(Cpu{});
   CHECK(y.difference() == "");
   backend::synchronize(Cuda{}, side.get());
 }

@@ -22,7 +22,7 @@ TEST_CASE("on the GPU softmax reaches elements past the 2^31st", "[cuda]") {
   std::vector<bf16> last(3 * columns);
   bf16* const place = x.as<bf16>() + (rows - 3) * columns;
   backend::copy_from_host(Cuda{}, place, last.data(), last.size() * sizeof(bf16), gpu_stream);
-  kernels::attention_softmax(Cuda{}, x, {}, x);
+  kernels::AttentionSoftmax{x, {}, x}.run(Cuda{});
   backend::copy_to_host(Cuda{}, last.data(), place, last.size() * sizeof(bf16), gpu_stream);
   CHECK(std::all_of(last.begin(), last.end(), [](bf16 y) { return static_cast<float>(y) == 1.0f / columns; }));
   backend::deallocate(Cuda{}, data, bytes, gpu_stream);

@@ -204,12 +204,12 @@ TEST_CASE("implicit convolutions write their result alone", "[cuda]") {
     const View none{};
     if (kernels::has_implicit_convolution_grad(Cuda{}, y.device(), w.device(), of, dx.device())) {
       const View nothing{};
-      kernels::convolution_grad(Cpu{}, x.host(), w.host(), y.host(), of, dx.host(), nothing, Write::overwrite, nothing, Write::overwrite);
-      kernels::implicit_convolution_grad(Cuda{}, y.device(), w.device(), of, dx.device());
+      kernels::ConvolveGrad{x.host(), w.host(), y.host(), of, dx.host(), nothing, Write::overwrite, nothing, Write::overwrite}.run(Cpu{});
+      kernels::ImplicitConvolveGrad{y.device(), w.device(), of, dx.device()}.run(Cuda{});
       CHECK(dx.difference(0) == "");
     }
-    kernels::convolution(Cpu{}, x.host(), w.host(), none, of, y.host());
-    kernels::implicit_convolution(Cuda{}, x.device(), w.device(), none, of, y.device());
+    kernels::Convolve{x.host(), w.host(), none, of, y.host()}.run(Cpu{});
+    kernels::ImplicitConvolve{x.device(), w.device(), none, of, y.device()}.run(Cuda{});
     CHECK(y.difference(0) == "");
   }
 }

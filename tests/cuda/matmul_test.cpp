@@ -26,8 +26,8 @@ std::string difference(const Case& p, DType dtype, double alpha = 1, Write write
   a.randomize(1, -1, 1).upload();
   b.randomize(2, -1, 1).upload();
   c.randomize(3, -1, 1).upload();
-  kernels::matmul(Cpu{}, a.host(), b.host(), c.host(), alpha, write);
-  kernels::matmul(Cuda{}, a.device(), b.device(), c.device(), alpha, write);
+  kernels::Matmul{a.host(), b.host(), c.host(), alpha, write}.run(Cpu{});
+  kernels::Matmul{a.device(), b.device(), c.device(), alpha, write}.run(Cuda{});
   const bool is_rounded = dtype == DType::f32 && context().kernels.matmul_precision == MatmulPrecision::tf32;
   return c.difference(is_rounded ? 4e-2 : 4 * tolerance(dtype));
 }
@@ -44,8 +44,8 @@ TEST_CASE("float32 products are strict float32", "[cuda]") {
     b.set(i, 1 + 0x1p-20);
   }
   for (Twin* twin : {&a, &b, &c}) twin->upload();
-  kernels::matmul(Cpu{}, a.host(), b.host(), c.host(), 1, Write::overwrite);
-  kernels::matmul(Cuda{}, a.device(), b.device(), c.device(), 1, Write::overwrite);
+  kernels::Matmul{a.host(), b.host(), c.host(), 1, Write::overwrite}.run(Cpu{});
+  kernels::Matmul{a.device(), b.device(), c.device(), 1, Write::overwrite}.run(Cuda{});
   CHECK(c.difference() == "");
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("a product that was timed gives the same bits again, and within a grap
         const auto product = [&](Twin& c) {
           View x = a.device(), y = b.device(), z = c.device();
           x.stream = y.stream = z.stream = stream->get();
-          kernels::matmul(Cuda{}, x, y, z, 1, write);
+          kernels::Matmul{x, y, z, 1, write}.run(Cuda{});
         };
         std::vector<std::vector<std::byte>> results;
         for (int i = 0; i < 4; ++i) {

@@ -72,7 +72,7 @@ TEST_CASE("3xTF32 adds, scales, takes a bias and keeps to its place", "[cuda]") 
         const Tensor want = cast(clone(c), DType::f64) + matmul(cast(a, DType::f64), cast(b, DType::f64), -0.5);
         {
           const MatmulPrecisionMode mode(MatmulPrecision::tf32x3);
-          kernels::matmul(Cuda{}, a.view(), b.view(), c.view(), -0.5, Write::accumulate);
+          kernels::Matmul{a, b, c, -0.5, Write::accumulate}.run(Cuda{});
         }
         CHECK(error_of(c, want) < 1e-6);
         // Memory around c is as it was.

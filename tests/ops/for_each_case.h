@@ -43,12 +43,12 @@ class GuardedMemory : public backend::MemoryObserver {
     if (event.action == backend::MemoryAction::alloc) {
       const std::size_t first = device_ == cpu ? 0 : event.requested;
       const std::vector<unsigned char> filling(event.bytes - first, guard);
-      on(device_, [&](auto dev) { backend::copy_from_host(dev, bytes + first, filling.data(), filling.size(), event.stream); });
+      with_backend(device_, [&](auto dev) { backend::copy_from_host(dev, bytes + first, filling.data(), filling.size(), event.stream); });
       guarded_[bytes] = event.requested;
     } else if (event.action == backend::MemoryAction::free && guarded_.contains(bytes)) {
       const std::size_t first = guarded_.extract(bytes).mapped();
       std::vector<unsigned char> found(event.bytes - first);
-      on(device_, [&](auto dev) { backend::copy_to_host(dev, found.data(), bytes + first, found.size(), event.stream); });
+      with_backend(device_, [&](auto dev) { backend::copy_to_host(dev, found.data(), bytes + first, found.size(), event.stream); });
       overruns_ += std::ssize(found) - std::count(found.begin(), found.end(), guard);
     }
   }
@@ -58,7 +58,7 @@ class GuardedMemory : public backend::MemoryObserver {
  private:
   static constexpr unsigned char guard = 0xff;
   void observe(MemoryObserver* observer) {
-    on(device_, [&](auto dev) { backend::observe_memory(dev, device_, observer); });
+    with_backend(device_, [&](auto dev) { backend::observe_memory(dev, device_, observer); });
   }
 
   Device device_;

@@ -26,9 +26,10 @@ Tensor elsewhere(const Tensor& x) {
 }  // namespace
 
 template <class Dev>
-concept has_attention_kernels = requires(Dev dev, View x, kernels::Attention attention) { kernels::self_attention(dev, x, attention, x); };
+concept has_attention_kernels =
+    requires(Dev dev, View x, kernels::Attention attention) { kernels::SelfAttention{x, attention, x}.run(dev); };
 template <class Dev>
-concept has_embedding_kernels = requires(Dev dev, View x, PhiloxState draws) { kernels::embed(dev, x, x, x, 0.0, draws, x); };
+concept has_embedding_kernels = requires(Dev dev, View x, PhiloxState draws) { kernels::Embed{x, x, x, 0.0, draws, x}.run(dev); };
 
 // A kernel that the CPU lacks is no function with an empty body: a call does not compile.
 static_assert(has_attention_kernels<Cuda> && !has_attention_kernels<Cpu>);

@@ -62,14 +62,13 @@ AttentionWay attention_way(Cuda, const View& q, const View& k, const View& v, co
 }
 
 // Both families of kernels write the same log_sums.
-void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums) {
+void FlashAttention::run(Cuda) const {
   const gpu::AttentionCall call{q, k, v, attention, y, log_sums};
   if (gpu::has_hopper_attention(q, k, v, y, attention)) gpu::hopper_attention(call);
   else gpu::mma_attention(call);
 }
 
-void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
-                          const Attention& attention, const AttentionGradients& gradients) {
+void FlashAttentionGrad::run(Cuda) const {
   // f32 has no other kernel, even if the matmul precision has changed since the forward pass.
   const bool is_hopper = q.dtype == DType::f32 || gpu::has_hopper_attention(q, k, v, y, attention);
   const gpu::AttentionGradCall call{{q, k, v, attention, y, log_sums}, g, gradients};

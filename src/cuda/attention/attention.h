@@ -4,7 +4,7 @@
 // Families of attention kernels, for q (B, T, H, D), k, v (B, S, Hkv, D) and y like q on their device. attention.cpp chooses between them.
 namespace tern::gpu {
 
-/// Arguments of kernels::flash_attention, and of its gradient.
+/// Arguments of kernels::FlashAttention, and of its gradient.
 struct AttentionCall {
   const View &q, &k, &v;
   const kernels::Attention& attention;
@@ -34,7 +34,7 @@ void hopper_attention_grad(const AttentionGradCall& call);
 /// True if the mma kernels take a call: f16 or bf16, D a multiple of 8 up to 256.
 bool has_mma_attention(const View& q);
 
-/// As kernels::flash_attention and its gradient. Reads are faster if addresses and strides are multiples of 16 bytes, and writes if they
+/// As kernels::FlashAttention and its gradient. Reads are faster if addresses and strides are multiples of 16 bytes, and writes if they
 /// are multiples of 4 bytes.
 void mma_attention(const AttentionCall& call);
 void mma_attention_grad(const AttentionGradCall& call);

@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(threads) decode(__grid_constant__ const Decode
 
 }  // namespace
 
-void decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y) {
+void DecodeAttention::run(Cuda) const {
   if (y.numel() == 0) return;
   const Args args(q, k, attention);
   const auto with = [&]<class T, int vectors, int members>() {

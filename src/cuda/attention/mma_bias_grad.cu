@@ -196,7 +196,7 @@ void launch_bias_grad(const BackwardInputs& inputs, const View& dbias) {
   if (splits == 1) return;
   const auto columns = static_cast<unsigned>(p.elements);
   kernels::PartialSum sum{p.parts, dbias.data, p.elements, 1, static_cast<unsigned>(splits), columns, dbias.dtype, false};
-  kernels::add_partial_sums(Cuda{}, {&sum, 1}, dbias.stream);
+  kernels::AddPartialSums{{&sum, 1}, dbias.stream}.run(Cuda{});
 }
 
 }  // namespace

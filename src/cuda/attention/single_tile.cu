@@ -595,11 +595,9 @@ void launch_in_precision(const View& qkv, const SingleTileArgs& args, Arguments.
 
 }  // namespace
 
-void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y) {
-  launch_in_precision<Forward>(qkv, args_of(qkv, attention), qkv.as<const float>(), y.as<float>());
-}
+void SelfAttention::run(Cuda) const { launch_in_precision<Forward>(qkv, args_of(qkv, attention), qkv.as<const float>(), y.as<float>()); }
 
-void self_attention_grad(Cuda, const View& qkv, const View& g, const Attention& attention, const View& dqkv) {
+void SelfAttentionGrad::run(Cuda) const {
   SingleTileArgs args = args_of(qkv, attention);
   args.aligned = args.aligned && is_aligned(g.data, 16);
   launch_in_precision<Backward>(qkv, args, qkv.as<const float>(), g.as<const float>(), dqkv.as<float>());

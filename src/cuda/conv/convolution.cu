@@ -520,17 +520,13 @@ bool has_implicit_convolution(Cuda, const View& x, const View& weight, const Con
   return gpu::has_kernel({x, weight, {}, {}, of.window}, of.groups);
 }
 
-void implicit_convolution(Cuda, const View& x, const View& weight, const View& bias, const Convolution& of, const View& y) {
-  gpu::convolve({x, weight, bias, y, of.window});
-}
+void ImplicitConvolve::run(Cuda) const { gpu::convolve({x, weight, bias, y, of.window}); }
 
 bool has_implicit_convolution_grad(Cuda, const View& g, const View& weight, const Convolution& of, const View& dx) {
   return of.window.y.stride == 1 && of.window.x.stride == 1 && gpu::has_kernel(gpu::input_gradient(g, weight, of.window, dx), of.groups);
 }
 
-void implicit_convolution_grad(Cuda, const View& g, const View& weight, const Convolution& of, const View& dx) {
-  gpu::convolve(gpu::input_gradient(g, weight, of.window, dx));
-}
+void ImplicitConvolveGrad::run(Cuda) const { gpu::convolve(gpu::input_gradient(g, weight, of.window, dx)); }
 
 }  // namespace tern::kernels
 
@@ -555,7 +551,7 @@ struct Axis {
 };
 
 template <class T>
-struct Unfold {
+struct UnfoldArgs {
   const T* x;
   T* columns;
   std::int64_t strides[4];            ///< strides of x: batch, channel, height, width
@@ -569,7 +565,7 @@ struct Unfold {
 
 /// `width` elements of a row, which begin at a multiple of 16 bytes if there are several.
 template <class T, int width>
-__global__ void __launch_bounds__(block_size) unfold_images(__grid_constant__ const Unfold<T> a) {
+__global__ void __launch_bounds__(block_size) unfold_images(__grid_constant__ const UnfoldArgs<T> a) {
   const std::uint32_t index = blockIdx.x * block_size + threadIdx.x;
   if (index >= a.count) return;
   // index = (image or 0, (c kh + i) kw + j, run), decomposed from the last; a position in a row = (image, oh, ow), or (oh, ow).
@@ -611,7 +607,7 @@ __global__ void __launch_bounds__(block_size) unfold_images(__grid_constant__ co
 }
 
 template <class T>
-struct Fold {
+struct FoldArgs {
   const T* columns;
   T* x;
   std::int64_t batch_step, row_step;  ///< steps of columns
@@ -621,7 +617,7 @@ struct Fold {
 };
 
 template <class T>
-__global__ void __launch_bounds__(block_size) fold_columns(__grid_constant__ const Fold<T> a) {
+__global__ void __launch_bounds__(block_size) fold_columns(__grid_constant__ const FoldArgs<T> a) {
   const std::uint32_t index = blockIdx.x * block_size + threadIdx.x;
   if (index >= a.count) return;
   const std::uint32_t row = a.width.divide(index), w = index - row * a.width.divisor;
@@ -656,30 +652,30 @@ void for_images(const char* op, std::int64_t batch, std::int64_t of_image, F&& f
 
 }  // namespace
 
-void unfold(Cuda, const View& x, const SlidingWindow& window, const View& columns) {
+void Unfold::run(Cuda) const {
   const std::int64_t rows = columns.shape[1], positions = columns.shape[2];
   // Contiguous rows of several images are one row.
   const bool is_joined = columns.strides[0] == positions;
   dispatch_floats(x.dtype, "unfold", [&]<class T>() {
     for_images("unfold", x.shape[0], rows * positions, [&](std::int64_t first, std::int64_t images) {
       constexpr int most = vec16_width<T>;
-      Unfold<T> a{x.as<const T>() + first * x.strides[0],
-                  columns.as<T>() + first * columns.strides[0],
-                  {x.strides[0], x.strides[1], x.strides[2], x.strides[3]},
-                  is_joined ? 0 : columns.strides[0],
-                  columns.strides[1],
-                  static_cast<int>(x.shape[2]),
-                  static_cast<int>(x.shape[3]),
-                  Axis(window.y),
-                  Axis(window.x),
-                  {},
-                  Divider(rows),
-                  Divider(window.y.taps * window.x.taps),
-                  Divider(window.x.taps),
-                  Divider(positions),
-                  Divider(window.x.positions),
-                  static_cast<std::uint32_t>(is_joined ? images * positions : positions),
-                  0};
+      UnfoldArgs<T> a{x.as<const T>() + first * x.strides[0],
+                      columns.as<T>() + first * columns.strides[0],
+                      {x.strides[0], x.strides[1], x.strides[2], x.strides[3]},
+                      is_joined ? 0 : columns.strides[0],
+                      columns.strides[1],
+                      static_cast<int>(x.shape[2]),
+                      static_cast<int>(x.shape[3]),
+                      Axis(window.y),
+                      Axis(window.x),
+                      {},
+                      Divider(rows),
+                      Divider(window.y.taps * window.x.taps),
+                      Divider(window.x.taps),
+                      Divider(positions),
+                      Divider(window.x.positions),
+                      static_cast<std::uint32_t>(is_joined ? images * positions : positions),
+                      0};
       const bool is_wide = is_aligned(a.columns, 16) && a.batch_step % most == 0 && a.row_step % most == 0;
       const std::int64_t runs = (a.length + (is_wide ? most : 1) - 1) / (is_wide ? most : 1);
       a.runs = Divider(runs);
@@ -689,22 +685,22 @@ void unfold(Cuda, const View& x, const SlidingWindow& window, const View& column
   });
 }
 
-void fold(Cuda, const View& columns, const SlidingWindow& window, const View& x) {
+void Fold::run(Cuda) const {
   const std::int64_t of_image = x.shape[1] * x.shape[2] * x.shape[3];
   dispatch_floats(x.dtype, "fold", [&]<class T>() {
     for_images("fold", x.shape[0], of_image, [&](std::int64_t first, std::int64_t images) {
-      const Fold<T> arguments{columns.as<const T>() + first * columns.strides[0],
-                              x.as<T>() + first * of_image,
-                              columns.strides[0],
-                              columns.strides[1],
-                              Axis(window.y),
-                              Axis(window.x),
-                              Divider(x.shape[3]),
-                              Divider(x.shape[2]),
-                              Divider(x.shape[1]),
-                              Divider(Axis(window.y).stride),
-                              Divider(Axis(window.x).stride),
-                              static_cast<std::uint32_t>(images * of_image)};
+      const FoldArgs<T> arguments{columns.as<const T>() + first * columns.strides[0],
+                                  x.as<T>() + first * of_image,
+                                  columns.strides[0],
+                                  columns.strides[1],
+                                  Axis(window.y),
+                                  Axis(window.x),
+                                  Divider(x.shape[3]),
+                                  Divider(x.shape[2]),
+                                  Divider(x.shape[1]),
+                                  Divider(Axis(window.y).stride),
+                                  Divider(Axis(window.x).stride),
+                                  static_cast<std::uint32_t>(images * of_image)};
       launch(fold_columns<T>, blocks_for(arguments.count), block_size, 0, x.stream, arguments);
     });
   });

@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(block_size)
 
 /// Returns false if the shapes, K or the alignment require convolve_any.
 template <class T, int K>
-bool convolve_vectors(const DepthwiseConv1dArguments& a, const Depthwise<T>& convolution) {
+bool convolve_vectors(const DepthwiseConv1d& a, const Depthwise<T>& convolution) {
   const Stream stream = a.y.stream;
   const std::int64_t batches = a.y.shape[0], channels = a.y.shape[2];
   if (is_channels_last(a.u)) {
@@ -353,7 +353,7 @@ bool convolve_vectors(const DepthwiseConv1dArguments& a, const Depthwise<T>& con
 
 }  // namespace
 
-void depthwise_conv1d(Cuda, const DepthwiseConv1dArguments& a) {
+static void depthwise_conv1d(const DepthwiseConv1d& a) {
   if (a.y.numel() == 0) return;
   if (!is_short(a.u) || !is_short(a.y) || a.left >= (1 << 30) || a.w.shape[1] >= (1 << 30))
     fail("depthwise_conv1d", "expected fewer than 2^30 positions and taps");
@@ -372,6 +372,7 @@ void depthwise_conv1d(Cuda, const DepthwiseConv1dArguments& a) {
            static_cast<int>(a.w.shape[1]), a.y.shape[2], is_channels_last(a.u), threads);
   });
 }
+void DepthwiseConv1d::run(Cuda) const { depthwise_conv1d(*this); }
 
 // Gradient of the depthwise convolution with one read of u and g and one write of du; Note [Steps of the gradient] in
 // ops/cpu/depthwise_conv.cpp gives the order. Each block, or warp, leaves partial sums of dw and db in partials (parts, K + 1, D), which a
@@ -660,7 +661,7 @@ __global__ void __launch_bounds__(block_size) add_any(__grid_constant__ const An
   if (k == a.taps && db) write<AnyFloat>(db, a.u.dtype, d, sum);
 }
 
-void differentiate_any_signal(const DepthwiseConv1dGradArguments& a) {
+void differentiate_any_signal(const DepthwiseConv1dGrad& a) {
   const Stream stream = a.u.stream;
   AnyGradient any{AnySignal(a.u), AnySignal(a.g), {},           AnySignal(a.du), a.w.data, a.bias.data,
                   a.left,         a.w.shape[1],   a.u.shape[0], a.u.shape[2],    a.silu,   is_channels_last(a.u)};
@@ -678,12 +679,12 @@ void differentiate_any_signal(const DepthwiseConv1dGradArguments& a) {
 
 /// Returns false if the shapes, K or the alignment require differentiate_any_signal.
 template <class T, int K>
-bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
+bool differentiate_vectors(const DepthwiseConv1dGrad& a) {
   const Stream stream = a.u.stream;
   const bool channels_last = is_channels_last(a.u);
   const std::int64_t batches = a.u.shape[0], channels = a.u.shape[2];
   constexpr int last_width = words_of_thread * per_word<T>, first_width = 16 / sizeof(T);
-  for (const View* x : {&a.u, &a.g, &a.du})
+  for (const View* x : std::initializer_list<const View*>{&a.u, &a.g, &a.du})
     if (channels_last ? !has_vectors<T, last_width>(*x, 2) : !has_vectors<T, first_width>(*x, 1)) return false;
   if (channels_last && (!is_aligned(a.w.data, sizeof(T) * last_width) || !is_aligned(a.bias.data, sizeof(T) * last_width))) return false;
   if (channels > (std::int64_t{1} << 30)) return false;
@@ -730,7 +731,7 @@ bool differentiate_vectors(const DepthwiseConv1dGradArguments& a) {
 
 }  // namespace
 
-void depthwise_conv1d_grad(Cuda, const DepthwiseConv1dGradArguments& a) {
+static void depthwise_conv1d_grad(const DepthwiseConv1dGrad& a) {
   if (a.u.shape[2] == 0) return;
   if (!is_short(a.u) || !is_short(a.g) || a.left >= (1 << 30) || a.w.shape[1] > 65534)
     fail("depthwise_conv1d", "expected fewer than 2^30 positions and at most 65534 taps");
@@ -739,5 +740,6 @@ void depthwise_conv1d_grad(Cuda, const DepthwiseConv1dGradArguments& a) {
     dispatch_short_floats(a.u.dtype, [&]<class T>() { with_taps(a.w.shape[1], [&]<int K>() { done = differentiate_vectors<T, K>(a); }); });
   if (!done) differentiate_any_signal(a);
 }
+void DepthwiseConv1dGrad::run(Cuda) const { depthwise_conv1d_grad(*this); }
 
 }  // namespace tern::kernels

@@ -216,7 +216,7 @@ bool has_matmul_precision(Cuda, MatmulPrecision precision, Device device) {
   return precision != MatmulPrecision::tf32x3 || has_tf32_gemm(device);
 }
 
-void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Write write) {
+void Matmul::run(Cuda) const {
   if (c.numel() == 0) return;
   const int row = c.dims() - 2, column = c.dims() - 1;
   BatchedProblem p;
@@ -224,7 +224,7 @@ void matmul(Cuda, const View& a, const View& b, const View& c, double alpha, Wri
   p.n = c.shape[column];
   p.k = a.shape[column];
   if (p.k == 0) {
-    if (write == Write::overwrite) fill(Cuda{}, c, 0);
+    if (write == Write::overwrite) Fill{c, 0}.run(Cuda{});
     return;
   }
   for (int i = 0; i < 2; ++i) {
@@ -321,14 +321,14 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
 
 }  // namespace
 
-void column_sums(Cuda device, const View& g, const View& sums, Write write, DeferredSums* deferred) {
+void ColumnSums::run(Cuda) const {
   if (g.numel() > 0) dispatch_floats(g.dtype, "column_sums", [&]<class T>() { sum<T, false>(g, {}, {}, sums, write, deferred); });
-  else if (write == Write::overwrite) fill(device, sums, 0);
+  else if (write == Write::overwrite) Fill{sums, 0}.run(Cuda{});
 }
 
-void gelu_bias_grad(Cuda device, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums* deferred) {
+void GeluBiasGrad::run(Cuda) const {
   if (g.numel() > 0) dispatch_floats(g.dtype, "gelu_bias_grad", [&]<class T>() { sum<T, true>(g, x, dx, sums, write, deferred); });
-  else if (sums.data && write == Write::overwrite) fill(device, sums, 0);
+  else if (sums.data && write == Write::overwrite) Fill{sums, 0}.run(Cuda{});
 }
 
 /// True for a row-major matrix whose rows do not overlap.
@@ -353,16 +353,17 @@ static bool linear_gemm(const View& x, const View& weight, const View& bias, con
   return gemm(problem, {.a = weight.data, .b = x.data, .c = y.data, .bias = bias.data, .before_gelu = before_gelu}, 1, y.stream);
 }
 
-void linear(Cuda device, const View& x, const View& weight, const View& bias, const View& y) {
-  if (!linear_gemm(x, weight, bias, y, bias.data ? Epilogue::bias : Epilogue::none, nullptr)) plain_linear(device, x, weight, bias, y);
+void Linear::run(Cuda) const {
+  if (!linear_gemm(x, weight, bias, y, bias.data ? Epilogue::bias : Epilogue::none, nullptr))
+    plain_linear([](const auto& kernel) { kernel.run(Cuda{}); }, x, weight, bias, y);
 }
 
-void linear_gelu(Cuda device, const View& x, const View& weight, const View& bias, const View& before, const View& y) {
+void LinearGelu::run(Cuda) const {
   // In float32 the epilogue is slower than a separate kernel.
   const bool is_half = size_of(y.dtype) == 2;
   if (is_half && bias.data && linear_gemm(x, weight, bias, y, Epilogue::bias_gelu, before.data)) return;
-  linear(device, x, weight, bias, before);
-  unary(device, functors::GeluTanh{}, before, y);
+  Linear{x, weight, bias, before}.run(Cuda{});
+  Unary{functors::GeluTanh{}, before, y}.run(Cuda{});
 }
 
 }  // namespace tern::kernels

@@ -524,7 +524,7 @@ void quantized_gemm(const View& x, const QuantizedRows& w, const View& bias, con
 
 bool has_quantized_linear(Cuda, const View& x) { return x.shape[0] <= max_rows || size_of(x.dtype) == 2; }
 
-void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& bias, const View& y) {
+void QuantizedLinear::run(Cuda) const {
   if (y.numel() == 0) return;
   backend::count_flops(2 * static_cast<double>(y.numel()) * static_cast<double>(w.in), true);
   if (x.shape[0] > max_rows) return quantized_gemm(x, w, bias, y);
@@ -542,7 +542,7 @@ void quantized_linear(Cuda, const View& x, const QuantizedRows& w, const View& b
   });
 }
 
-void dequantize(Cuda, const QuantizedRows& w, const View& ids, const View& y) {
+void Dequantize::run(Cuda) const {
   if (y.numel() == 0) return;
   dispatch_floats(y.dtype, "dequantize", [&]<class T>() {
     launch(write_values<T>, blocks_for(y.numel()), block_size, 0, y.stream, w, ids.as<const std::int64_t>(), y.numel(), y.as<T>());

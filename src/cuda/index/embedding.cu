@@ -108,7 +108,7 @@ __global__ void __launch_bounds__((lanes * max_parts), 2)
 
 }  // namespace
 
-void embed(Cuda, const View& table, const View& positions, const View& ids, double p, PhiloxState draws, const View& y) {
+void Embed::run(Cuda) const {
   const std::int64_t count = y.numel();
   if (count == 0) return;
   dispatch_floats(y.dtype, "embed", [&]<class T>() {
@@ -120,7 +120,7 @@ void embed(Cuda, const View& table, const View& positions, const View& ids, doub
   });
 }
 
-void embed_grad(Cuda, const View& g, double p, PhiloxState draws, const View& dsum, const View& dpositions) {
+void EmbedGrad::run(Cuda) const {
   const std::int64_t batch = g.shape[0], sequence = g.shape[1] * g.shape[2];
   if (batch * sequence == 0 || (p == 0 && !dpositions.data)) return;
   dispatch_floats(g.dtype, "embed_grad", [&]<class T>() {

@@ -49,21 +49,21 @@ __device__ void atomic_add(std::uint8_t* at, std::uint8_t value) {
 // range.
 
 /// y[i] = x[index[i]]
-struct Gather {
+struct GatherElement {
   template <class Bits>
   static __device__ __forceinline__ void apply(const Bits* x, Bits* y, std::int64_t element, std::int64_t place, bool is_inside) {
     y[element] = is_inside ? x[place] : Bits();
   }
 };
 /// y[index[i]] = source[i]
-struct Scatter {
+struct ScatterElement {
   template <class Bits>
   static __device__ __forceinline__ void apply(const Bits* source, Bits* y, std::int64_t element, std::int64_t place, bool is_inside) {
     if (is_inside) y[place] = source[element];
   }
 };
 /// y[index[i]] += source[i]
-struct ScatterAdd {
+struct AddElement {
   template <class T, class Sum>
   static __device__ __forceinline__ void apply(const T* source, Sum* y, std::int64_t element, std::int64_t place, bool is_inside) {
     if (is_inside) atomic_add(y + place, convert<Sum>(source[element]));
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(block_size)
 
 template <class F, class From, class To>
 void index_as(const Layout<3>& whole, const View& from, const View& index, const View& to, int dim) {
-  constexpr bool gathers = std::is_same_v<F, Gather>;
+  constexpr bool gathers = std::is_same_v<F, GatherElement>;
   const View& table = gathers ? from : to;
   for_pieces(whole, [&](const Layout<3>& layout, const std::int64_t* offsets) {
     const std::int64_t count = layout.numel();
@@ -140,16 +140,16 @@ void in_largest_elements(const View& rows, const View& slices, F&& f) {
 
 }  // namespace
 
-void gather(Cuda, const View& x, const View& index, const View& y, int dim) {
+void Gather::run(Cuda) const {
   if (y.numel() == 0) return;
-  dispatch_bits(y.dtype, [&]<class Bits>() { index_as<Gather, Bits, Bits>(layout_along(dim, y, index, x), x, index, y, dim); });
+  dispatch_bits(y.dtype, [&]<class Bits>() { index_as<GatherElement, Bits, Bits>(layout_along(dim, y, index, x), x, index, y, dim); });
 }
 
-void scatter_add(Cuda, const View& y, const View& index, const View& source, int dim) {
+void ScatterAdd::run(Cuda) const {
   if (source.numel() == 0) return;
   if (y.dtype == DType::boolean) fail("scatter_add", "expected a numeric dtype but got bool");
   const auto add = [&]<class T, class Sum>(const View& to) {
-    index_as<ScatterAdd, T, Sum>(layout_along(dim, source, index, to), source, index, to, dim);
+    index_as<AddElement, T, Sum>(layout_along(dim, source, index, to), source, index, to, dim);
   };
   dispatch_all(y.dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, float> || is_half<T>) {
@@ -157,16 +157,16 @@ void scatter_add(Cuda, const View& y, const View& index, const View& source, int
       if (index.shape[dim] > (is_half<T> ? 1 : 16)) {
         const Workspace memory(static_cast<std::size_t>(y.numel()) * sizeof(double), y.stream);
         const View sums{memory.as(), y.shape, contiguous_strides(y.shape), DType::f64, y.stream};
-        copy(Cuda{}, y, sums);
+        Copy{y, sums}.run(Cuda{});
         add.template operator()<T, double>(sums);
-        return copy(Cuda{}, sums, y);
+        return Copy{sums, y}.run(Cuda{});
       }
     }
     if constexpr (!std::is_same_v<T, bool>) add.template operator()<T, T>(y);
   });
 }
 
-void positions(Cuda, const View& flags, const View& ends, const View& found) {
+void Positions::run(Cuda) const {
   if (found.numel() == 0) return;
   const std::int64_t count = flags.numel();
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(ceil_div(count, std::int64_t(block_size)), 1 << 16));
@@ -174,17 +174,17 @@ void positions(Cuda, const View& flags, const View& ends, const View& found) {
          found.as<std::int64_t>(), count);
 }
 
-void index_select(Cuda, const View& x, const View& index, const View& y) {
+void IndexSelect::run(Cuda) const {
   if (y.numel() == 0) return;
   in_largest_elements(x, y, [&]<class Bits>(const View& rows, const View& slices) {
-    index_as<Gather, Bits, Bits>(layout_of_slices(slices, index, rows), rows, index, slices, 1);
+    index_as<GatherElement, Bits, Bits>(layout_of_slices(slices, index, rows), rows, index, slices, 1);
   });
 }
 
-void index_copy(Cuda, const View& y, const View& index, const View& source) {
+void IndexCopy::run(Cuda) const {
   if (source.numel() == 0) return;
   in_largest_elements(y, source, [&]<class Bits>(const View& rows, const View& slices) {
-    index_as<Scatter, Bits, Bits>(layout_of_slices(slices, index, rows), slices, index, rows, 1);
+    index_as<ScatterElement, Bits, Bits>(layout_of_slices(slices, index, rows), slices, index, rows, 1);
   });
 }
 

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(block_size) search_rows(const T* sorted, const
 
 }  // namespace
 
-void sort(Cuda, const View& x, const View& values, const View& indices, bool descending) {
+void Sort::run(Cuda) const {
   const std::int64_t count = x.numel();
   if (count == 0) return;
   check_count("sort", count);
@@ -253,7 +253,7 @@ void sort(Cuda, const View& x, const View& values, const View& indices, bool des
   });
 }
 
-void permutation(Cuda, const View& y, PhiloxState state) {
+void Permutation::run(Cuda) const {
   const std::int64_t count = y.shape[0];
   if (count == 0) return;
   check_count("permutation", count);
@@ -263,7 +263,7 @@ void permutation(Cuda, const View& y, PhiloxState state) {
   launch(widen_positions, blocks_for(count), block_size, 0, y.stream, pairs.sorted, count, y.as<std::int64_t>(), y.strides[0]);
 }
 
-void searchsorted(Cuda, const View& sorted, const View& x, const View& places, bool right) {
+void Searchsorted::run(Cuda) const {
   if (x.numel() == 0) return;
   dispatch_numbers(x.dtype, "searchsorted", [&]<class T>() {
     launch(search_rows<T>, blocks_for(x.numel()), block_size, 0, x.stream, sorted.as<const T>(), x.as<const T>(), places.as<std::int64_t>(),
@@ -271,7 +271,7 @@ void searchsorted(Cuda, const View& sorted, const View& x, const View& places, b
   });
 }
 
-void topk(Cuda, const View& x, const View& values, const View& indices) {
+void Topk::run(Cuda) const {
   if (values.numel() == 0) return;
   Shape shape = x.shape;
   Strides strides = x.strides;
@@ -360,7 +360,7 @@ struct SortedIndices {
   std::uint32_t length;  ///< N: the key of indices outside of [0, N)
 };
 
-struct IndexAdd {
+struct Additions {
   const void* source;
   void* y;
   DType dtype;
@@ -380,13 +380,13 @@ struct Partials {
 };
 
 /// Offset of element (a, n, c) of y.
-__device__ __forceinline__ std::int64_t offset_of(const IndexAdd& o, std::uint32_t a, std::uint32_t n, std::uint32_t c) {
+__device__ __forceinline__ std::int64_t offset_of(const Additions& o, std::uint32_t a, std::uint32_t n, std::uint32_t c) {
   return a * o.y_strides[0] + n * o.y_strides[1] + c * o.y_strides[2];
 }
 
 /// A block has `across` columns of block_size / across pieces.
 template <class C, class T>
-__global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const SortedIndices sorted, __grid_constant__ const IndexAdd o,
+__global__ void __launch_bounds__(block_size) add_pieces(__grid_constant__ const SortedIndices sorted, __grid_constant__ const Additions o,
                                                          Partials<C> partials, unsigned across, unsigned tiles, unsigned groups) {
   const unsigned group = blockIdx.x / tiles % groups;
   const std::uint32_t a = blockIdx.x / tiles / groups;
@@ -446,7 +446,7 @@ __device__ std::uint32_t run_end(const SortedIndices& sorted, std::uint32_t key,
 /// One block per piece: if a run begins there and continues, adds up its partial sums in this piece and the next ones. They are shared
 /// among block_size / across threads per column, each taking every nth in ascending order.
 template <class C, class T>
-__global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const SortedIndices sorted, __grid_constant__ const IndexAdd o,
+__global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const SortedIndices sorted, __grid_constant__ const Additions o,
                                                        Partials<C> partials, unsigned across, unsigned tiles) {
   __shared__ C shared[1][block_size];
   const std::uint32_t piece = blockIdx.x / tiles % sorted.pieces, a = blockIdx.x / tiles / sorted.pieces;
@@ -478,7 +478,7 @@ __global__ void __launch_bounds__(block_size) add_runs(__grid_constant__ const S
 template <class C, class T>
 void index_add_as(const View& y, const View& source, const SortedIndices& sorted) {
   const auto rows = static_cast<std::uint32_t>(source.shape[0]), columns = static_cast<std::uint32_t>(source.shape[2]);
-  IndexAdd o{source.data, y.data, y.dtype, {}, {}, columns, rows};
+  Additions o{source.data, y.data, y.dtype, {}, {}, columns, rows};
   for (int d = 0; d < 3; ++d) {
     o.source_strides[d] = source.strides[d];
     o.y_strides[d] = y.strides[d];
@@ -499,7 +499,7 @@ void index_add_as(const View& y, const View& source, const SortedIndices& sorted
 
 }  // namespace
 
-void index_add(Cuda, const View& y, const View& index, const View& source) {
+void IndexAdd::run(Cuda) const {
   if (source.numel() == 0 || y.numel() == 0) return;
   const std::int64_t count = source.shape[1], length = y.shape[1];
   constexpr std::int64_t limit = std::int64_t(1) << 30;

@@ -335,7 +335,7 @@ class Lu {
         pivots_(static_cast<std::size_t>(sizes_.count * sizes_.rows) * sizeof(std::int64_t), stream_),
         info_(static_cast<std::size_t>(sizes_.count) * sizeof(int), stream_) {
     const std::int64_t n = sizes_.rows;
-    copy(Cuda{}, a, matrices(Order::by_columns, memory_.as<>(), a, n, n));
+    Copy{a, matrices(Order::by_columns, memory_.as<>(), a, n, n)}.run(Cuda{});
     if (marks) zero_non_finite(batch(), dtype_, marks, stream_);
     if (batched_) {
       factor_batch();
@@ -404,7 +404,7 @@ class Lu {
 
 bool has_linalg(Cuda) { return true; }
 
-std::int64_t cholesky(Cuda, const View& a, const View& l) {
+std::int64_t Cholesky::run(Cuda) const {
   const Sizes sizes(a);
   if (sizes.empty()) return -1;
   const std::int64_t n = sizes.rows;
@@ -414,7 +414,7 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
   const CusolverHandle with = cusolver(stream);
   const Cusolver& library = cusolver_library();
   if (is_batched(sizes.count, n)) {
-    triangle(Cuda{}, a, l, 0, false);
+    Triangle{a, l, 0, false}.run(Cuda{});
     const Pointers all(batch, l.dtype, stream);
     dispatch_f32_f64(l.dtype, "linalg", [&]<class T>() {
       check(library.of<T>().potrf_batched(with.handle, upper, as_int(n), all.of<T>(), as_int(n), info.as<int>(), as_int(sizes.count)),
@@ -424,7 +424,7 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
     // The lower triangle in column-major order, for which matrices are transposed twice.
     const Workspace memory(bytes_of(sizes.count * n * n, l.dtype), stream);
     const View columns = matrices(Order::by_columns, memory.as<>(), a, n, n);
-    copy(Cuda{}, a, columns);
+    Copy{a, columns}.run(Cuda{});
     const cudaDataType_t type = cuda_type(l.dtype);
     const cublasFillMode_t lower = CUBLAS_FILL_MODE_LOWER;
     Buffers buffers(stream, "cusolverDnXpotrf_bufferSize", [&](std::size_t* device, std::size_t* host) {
@@ -434,14 +434,14 @@ std::int64_t cholesky(Cuda, const View& a, const View& l) {
       check(library.potrf(with.handle, with.params, lower, n, type, element(memory.as<>(), i * n * n, l.dtype), n, type, buffers.device(),
                           buffers.device_bytes(), buffers.host(), buffers.host_bytes(), info.as<int>() + i),
             "cusolverDnXpotrf");
-    copy(Cuda{}, columns, l);
+    Copy{columns, l}.run(Cuda{});
   }
-  triangle(Cuda{}, l, l, 0, false);  // potrf leaves the other triangle unchanged, and potrfBatched leaves intermediate values there
+  Triangle{l, l, 0, false}.run(Cuda{});  // potrf leaves the other triangle unchanged, and potrfBatched leaves intermediate values there
   find_failed_matrix(batch, n, l.dtype, true, info.as<int>(), first.as<std::int64_t>(), stream);
   return read_refused(first.as<std::int64_t>(), sizes.count, stream);
 }
 
-void qr(Cuda, const View& a, const View& q, const View& r) {
+void Qr::run(Cuda) const {
   const Sizes sizes(a);
   if (sizes.empty()) return;
   const std::int64_t m = sizes.rows, n = sizes.columns, k = std::min(m, n), count = sizes.count;
@@ -451,7 +451,7 @@ void qr(Cuda, const View& a, const View& q, const View& r) {
   const Workspace memory(bytes_of(count * m * n, dtype), stream), tau(bytes_of(count * k, dtype), stream),
       info(static_cast<std::size_t>(count) * sizeof(int), stream);
   const Batch reflections{memory.as<>(), count, m * n};
-  copy(Cuda{}, a, matrices(Order::by_columns, memory.as<>(), a, m, n));
+  Copy{a, matrices(Order::by_columns, memory.as<>(), a, m, n)}.run(Cuda{});
   const CusolverHandle with = cusolver(stream);
   const Cusolver& library = cusolver_library();
   const cudaDataType_t type = cuda_type(dtype);
@@ -474,7 +474,7 @@ void qr(Cuda, const View& a, const View& q, const View& r) {
                           buffers.device_bytes(), buffers.host(), buffers.host_bytes(), info.as<int>() + i),
             "cusolverDnXgeqrf");
   }
-  triangle(Cuda{}, matrices(Order::by_columns, memory.as<>(), a, m, n), r, 0, true);
+  Triangle{matrices(Order::by_columns, memory.as<>(), a, m, n), r, 0, true}.run(Cuda{});
   // Q is formed in the first k columns of each matrix, or, in a batch, in separate memory.
   const Workspace beside(batched ? bytes_of(count * m * k, dtype) : 0, stream);
   const Batch columns = batched ? Batch{beside.as<>(), count, m * k} : reflections;
@@ -494,10 +494,10 @@ void qr(Cuda, const View& a, const View& q, const View& r) {
     });
   }
   fix_signs(SignOf::diagonal, columns, m, {r.data, count, k * n}, n, k, dtype, stream);
-  copy(Cuda{}, matrices(Order::by_columns, columns.data, a, m, k, columns.stride), q);
+  Copy{matrices(Order::by_columns, columns.data, a, m, k, columns.stride), q}.run(Cuda{});
 }
 
-void eigh(Cuda, const View& a, const View& values, const View& vectors) {
+void Eigh::run(Cuda) const {
   const Sizes sizes(a);
   if (sizes.empty()) return;
   const std::int64_t n = sizes.rows, count = sizes.count;
@@ -506,7 +506,7 @@ void eigh(Cuda, const View& a, const View& values, const View& vectors) {
   const Workspace memory(bytes_of(count * n * n, dtype), stream), info(static_cast<std::size_t>(count) * sizeof(int), stream),
       marks(static_cast<std::size_t>(count) * sizeof(int), stream);
   const Batch batch{memory.as<>(), count, n * n};
-  triangle(Cuda{}, a, matrices(Order::by_rows, memory.as<>(), a, n, n), 0, false);
+  Triangle{a, matrices(Order::by_rows, memory.as<>(), a, n, n), 0, false}.run(Cuda{});
   zero_non_finite(batch, dtype, marks.as<int>(), stream);
   const CusolverHandle with = cusolver(stream);
   const Cusolver& library = cusolver_library();
@@ -531,7 +531,7 @@ void eigh(Cuda, const View& a, const View& values, const View& vectors) {
             "cusolverDnXsyevd");
   }
   fix_signs(SignOf::large_element, batch, n, {}, 0, n, dtype, stream);
-  copy(Cuda{}, matrices(Order::by_columns, memory.as<>(), a, n, n), vectors);
+  Copy{matrices(Order::by_columns, memory.as<>(), a, n, n), vectors}.run(Cuda{});
   fill_nan({values.data, count, n}, dtype, marks.as<int>(), info.as<int>(), stream);
   fill_nan({vectors.data, count, n * n}, dtype, marks.as<int>(), info.as<int>(), stream);
 }
@@ -572,7 +572,7 @@ struct Jacobi {
 
 }  // namespace
 
-void svd(Cuda, const View& a, const View& u, const View& s, const View& vt) {
+void Svd::run(Cuda) const {
   const Sizes sizes(a);
   if (sizes.empty()) return;
   const std::int64_t m = sizes.rows, n = sizes.columns, k = std::min(m, n), count = sizes.count;
@@ -584,20 +584,20 @@ void svd(Cuda, const View& a, const View& u, const View& s, const View& vt) {
   const Workspace memory(bytes_of(count * m * n, dtype), stream), left(bytes_of(count * jacobi.left_stride(), dtype), stream),
       right(bytes_of(count * jacobi.right_stride(), dtype), stream), info(static_cast<std::size_t>(count) * sizeof(int), stream),
       marks(static_cast<std::size_t>(count) * sizeof(int), stream);
-  copy(Cuda{}, a, matrices(is_tall ? Order::by_columns : Order::by_rows, memory.as<>(), a, m, n));
+  Copy{a, matrices(is_tall ? Order::by_columns : Order::by_rows, memory.as<>(), a, m, n)}.run(Cuda{});
   zero_non_finite({memory.as<>(), count, m * n}, dtype, marks.as<int>(), stream);
   dispatch_f32_f64(dtype, "linalg",
                    [&]<class T>() { jacobi.run(memory.as<T>(), s.as<T>(), left.as<T>(), right.as<T>(), info.as<int>(), stream); });
   const Batch lefts{left.as<>(), count, jacobi.left_stride()}, rights{right.as<>(), count, jacobi.right_stride()};
   const Batch &of_u = is_tall ? lefts : rights, &of_vt = is_tall ? rights : lefts;
   fix_signs(SignOf::large_element, of_u, m, of_vt, n, k, dtype, stream);
-  copy(Cuda{}, matrices(Order::by_columns, of_u.data, a, m, k, of_u.stride), u);
-  copy(Cuda{}, matrices(Order::by_rows, of_vt.data, a, k, n, of_vt.stride), vt);
+  Copy{matrices(Order::by_columns, of_u.data, a, m, k, of_u.stride), u}.run(Cuda{});
+  Copy{matrices(Order::by_rows, of_vt.data, a, k, n, of_vt.stride), vt}.run(Cuda{});
   for (const Batch& y : {Batch{u.data, count, m * k}, Batch{s.data, count, k}, Batch{vt.data, count, k * n}})
     fill_nan(y, dtype, marks.as<int>(), info.as<int>(), stream);
 }
 
-std::int64_t solve(Cuda, const View& a, const View& b, const View& x) {
+std::int64_t Solve::run(Cuda) const {
   const Sizes sizes(a);
   const std::int64_t n = sizes.rows, width = x.shape[x.dims() - 1];
   if (sizes.empty() || width == 0) return -1;
@@ -606,16 +606,16 @@ std::int64_t solve(Cuda, const View& a, const View& b, const View& x) {
   // A single column is the same in both orders.
   const Workspace beside(width == 1 ? 0 : bytes_of(sizes.count * n * width, x.dtype), stream), first(sizeof(std::int64_t), stream);
   const View columns = matrices(Order::by_columns, width == 1 ? x.data : beside.as<>(), x, n, width);
-  copy(Cuda{}, b, columns);
+  Copy{b, columns}.run(Cuda{});
   lu.find_singular(first.as<std::int64_t>());
   lu.solve(columns.data, width);
-  if (width > 1) copy(Cuda{}, columns, x);
+  if (width > 1) Copy{columns, x}.run(Cuda{});
   return read_refused(first.as<std::int64_t>(), sizes.count, stream);
 }
 
-void det(Cuda, const View& a, const View& values) {
+void Det::run(Cuda) const {
   const Sizes sizes(a);
-  if (sizes.empty()) return fill(Cuda{}, values, 1);
+  if (sizes.empty()) return Fill{values, 1}.run(Cuda{});
   const Workspace marks(static_cast<std::size_t>(sizes.count) * sizeof(int), a.stream);
   Lu(a, marks.as<int>()).determinants(values.data);
   fill_nan({values.data, sizes.count, 1}, a.dtype, marks.as<int>(), nullptr, a.stream);
@@ -628,12 +628,12 @@ void det(Cuda, const View& a, const View& values) {
 namespace tern::kernels {
 
 bool has_linalg(Cuda) { return false; }
-std::int64_t cholesky(Cuda, const View&, const View&) { fail_without_linalg(); }
-void qr(Cuda, const View&, const View&, const View&) { fail_without_linalg(); }
-void eigh(Cuda, const View&, const View&, const View&) { fail_without_linalg(); }
-void svd(Cuda, const View&, const View&, const View&, const View&) { fail_without_linalg(); }
-std::int64_t solve(Cuda, const View&, const View&, const View&) { fail_without_linalg(); }
-void det(Cuda, const View&, const View&) { fail_without_linalg(); }
+std::int64_t Cholesky::run(Cuda) const { fail_without_linalg(); }
+void Qr::run(Cuda) const { fail_without_linalg(); }
+void Eigh::run(Cuda) const { fail_without_linalg(); }
+void Svd::run(Cuda) const { fail_without_linalg(); }
+std::int64_t Solve::run(Cuda) const { fail_without_linalg(); }
+void Det::run(Cuda) const { fail_without_linalg(); }
 
 }  // namespace tern::kernels
 

@@ -67,7 +67,7 @@ struct ParameterSegment {
 };
 
 template <class P>
-struct Adam : ParameterSegment<P> {
+struct AdamSegment : ParameterSegment<P> {
   using typename ParameterSegment<P>::T;
   T *m, *v;
   const float *lr, *step;
@@ -75,7 +75,7 @@ struct Adam : ParameterSegment<P> {
   T eps;
   bool decoupled;
 
-  explicit Adam(const AdamArguments& a)
+  explicit AdamSegment(const Adam& a)
       : ParameterSegment<P>(a.parameter, a.gradient, a.master, a.scale),
         m(a.m.as<T>()),
         v(a.v.as<T>()),
@@ -123,14 +123,14 @@ struct Adam : ParameterSegment<P> {
 };
 
 template <class P>
-struct Lion : ParameterSegment<P> {
+struct LionSegment : ParameterSegment<P> {
   using typename ParameterSegment<P>::T;
   T* m;
   const float* lr;
   double weight_decay;
   T b1, b2, c1, c2;
 
-  explicit Lion(const LionArguments& a)
+  explicit LionSegment(const Lion& a)
       : ParameterSegment<P>(a.parameter, a.gradient, a.master, a.scale),
         m(a.m.as<T>()),
         lr(a.lr.as<const float>()),
@@ -162,13 +162,13 @@ struct Lion : ParameterSegment<P> {
 };
 
 template <class P>
-struct Rmsprop : ParameterSegment<P> {
+struct RmspropSegment : ParameterSegment<P> {
   using typename ParameterSegment<P>::T;
   T *v, *m, *momentum;  ///< m and momentum may be null
   const float* lr;
   T keep, add, eps, momentum_factor, weight_decay;
 
-  explicit Rmsprop(const RmspropArguments& a)
+  explicit RmspropSegment(const Rmsprop& a)
       : ParameterSegment<P>(a.parameter, a.gradient, a.master, a.scale),
         v(a.v.as<T>()),
         m(a.m.as<T>()),
@@ -217,14 +217,14 @@ struct Rmsprop : ParameterSegment<P> {
 };
 
 template <class P>
-struct Sgd : ParameterSegment<P> {
+struct SgdSegment : ParameterSegment<P> {
   using typename ParameterSegment<P>::T;
   T* momentum;  ///< null without momentum
   const float* lr;
   T momentum_factor, weight_decay;
   bool nesterov;
 
-  explicit Sgd(const SgdArguments& a)
+  explicit SgdSegment(const Sgd& a)
       : ParameterSegment<P>(a.parameter, a.gradient, a.master, a.scale),
         momentum(a.momentum.as<T>()),
         lr(a.lr.as<const float>()),
@@ -282,21 +282,25 @@ void run(const Rule& rule, std::int64_t count, Stream stream) {
 
 }  // namespace
 
-void adam(Cuda, const AdamArguments& a) {
-  dispatch_floats(a.parameter.dtype, "adam", [&]<class P>() { run(Adam<P>(a), a.parameter.numel(), a.parameter.stream); });
+static void adam(const Adam& a) {
+  dispatch_floats(a.parameter.dtype, "adam", [&]<class P>() { run(AdamSegment<P>(a), a.parameter.numel(), a.parameter.stream); });
 }
+void Adam::run(Cuda) const { adam(*this); }
 
-void lion(Cuda, const LionArguments& a) {
-  dispatch_floats(a.parameter.dtype, "lion", [&]<class P>() { run(Lion<P>(a), a.parameter.numel(), a.parameter.stream); });
+static void lion(const Lion& a) {
+  dispatch_floats(a.parameter.dtype, "lion", [&]<class P>() { run(LionSegment<P>(a), a.parameter.numel(), a.parameter.stream); });
 }
+void Lion::run(Cuda) const { lion(*this); }
 
-void rmsprop(Cuda, const RmspropArguments& a) {
-  dispatch_floats(a.parameter.dtype, "rmsprop", [&]<class P>() { run(Rmsprop<P>(a), a.parameter.numel(), a.parameter.stream); });
+static void rmsprop(const Rmsprop& a) {
+  dispatch_floats(a.parameter.dtype, "rmsprop", [&]<class P>() { run(RmspropSegment<P>(a), a.parameter.numel(), a.parameter.stream); });
 }
+void Rmsprop::run(Cuda) const { rmsprop(*this); }
 
-void sgd(Cuda, const SgdArguments& a) {
-  dispatch_floats(a.parameter.dtype, "sgd", [&]<class P>() { run(Sgd<P>(a), a.parameter.numel(), a.parameter.stream); });
+static void sgd(const Sgd& a) {
+  dispatch_floats(a.parameter.dtype, "sgd", [&]<class P>() { run(SgdSegment<P>(a), a.parameter.numel(), a.parameter.stream); });
 }
+void Sgd::run(Cuda) const { sgd(*this); }
 
 // Norm of all gradients in two kernels: blocks read the gradients once and leave one sum of squares each; one block adds these and computes
 // the clip factor, by which the optimizer multiplies gradients. All sums have a fixed order.
@@ -351,7 +355,7 @@ std::int64_t square_sum_parts(Cuda, std::int64_t count) {
   return std::clamp<std::int64_t>(count / elements_per_part, 1, max_parts);
 }
 
-void square_sums(Cuda, const View& x, const View& sums) {
+void SquareSums::run(Cuda) const {
   if (sums.numel() == 0) return;
   dispatch_floats(x.dtype, "square_sums", [&]<class T>() {
     launch(add_squares<T>, static_cast<unsigned>(sums.numel()), block_size, 0, x.stream, x.as<const T>(), x.numel(), is_aligned(x.data, 16),
@@ -359,8 +363,9 @@ void square_sums(Cuda, const View& x, const View& sums) {
   });
 }
 
-void clip_factor(Cuda, const ClipArguments& a) {
+static void clip_factor(const Clip& a) {
   launch(finish, 1, block_size, 0, a.norm.stream, a.sums.as<const double>(), a.sums.numel(), ClipFactor(a));
 }
+void Clip::run(Cuda) const { clip_factor(*this); }
 
 }  // namespace tern::kernels

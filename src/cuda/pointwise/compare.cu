@@ -33,7 +33,7 @@ gpu::Source bits_source(const Operand& operand, const View& y) {
 
 }  // namespace
 
-void compare(Cuda, const Compare& f, const Operand& a, const Operand& b, const View& y) {
+void Compare::run(Cuda) const {
   const DType dtype = a.is_number ? b.view.dtype : a.view.dtype;
   dispatch_functor(f, [&](auto function) {
     const auto run = [&]<class T>() {
@@ -46,7 +46,7 @@ void compare(Cuda, const Compare& f, const Operand& a, const Operand& b, const V
   });
 }
 
-void where(Cuda, const View& condition, const Operand& a, const Operand& b, const View& y) {
+void Where::run(Cuda) const {
   dispatch_bits(y.dtype, [&]<class Bits>() {
     gpu::pointwise<Bits, bool, Bits, Bits>(Choose{}, y, {gpu::view_source(condition), bits_source<Bits>(a, y), bits_source<Bits>(b, y)});
   });

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(block_size) add_rounded_elements(const T* x, f
 
 }  // namespace
 
-void add_rounded(Cuda, const View& x, const View& sum, const View& y) {
+void AddRounded::run(Cuda) const {
   const std::int64_t count = y.numel();
   if (count == 0) return;
   constexpr int width = 4;
@@ -131,7 +131,7 @@ void add_rounded(Cuda, const View& x, const View& sum, const View& y) {
   });
 }
 
-void copy(Cuda, const View& x, const View& y) {
+void Copy::run(Cuda) const {
   if (y.numel() == 0) return;
   if (x.dtype == y.dtype) {
     if (x.is_contiguous() && y.is_contiguous()) {
@@ -149,7 +149,7 @@ void copy(Cuda, const View& x, const View& y) {
   else convert_copy<AnyNumber, Any<std::int64_t>>(x, y);
 }
 
-void fill(Cuda, const View& y, double value) {
+void Fill::run(Cuda) const {
   if (y.numel() == 0) return;
   const std::uint64_t bits = bits_of(value, y.dtype);
   if (bits == 0 && y.is_contiguous()) {
@@ -160,14 +160,14 @@ void fill(Cuda, const View& y, double value) {
   dispatch_bits(y.dtype, [&]<class Bits>() { pointwise<Bits, Bits>(Identity{}, y, {number_source(static_cast<Bits>(bits), y)}); });
 }
 
-void arange(Cuda, const View& y, double start, double step) {
+void Arange::run(Cuda) const {
   if (y.dtype == DType::boolean) fail("arange", "expected a numeric dtype but got bool");
   const std::int64_t count = y.shape[0];
   if (count == 0) return;
   launch(arange_elements, blocks_for(count), block_size, 0, y.stream, y.data, y.dtype, y.strides[0], count, start, step);
 }
 
-void triangle(Cuda, const View& x, const View& y, std::int64_t diagonal, bool upper) {
+void Triangle::run(Cuda) const {
   const std::int64_t count = y.numel();
   if (count == 0) return;
   if (count <= std::int64_t(1) << 30) {
@@ -185,7 +185,7 @@ void triangle(Cuda, const View& x, const View& y, std::int64_t diagonal, bool up
       part->shape.erase(0);
       part->strides.erase(0);
     }
-    triangle(Cuda{}, from, to, diagonal, upper);
+    Triangle{from, to, diagonal, upper}.run(Cuda{});
   }
 }
 

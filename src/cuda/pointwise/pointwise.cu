@@ -17,7 +17,7 @@ struct Gradient {
 
 }  // namespace
 
-void unary(Cuda, const Unary& f, const View& x, const View& y) {
+void Unary::run(Cuda) const {
   dispatch_functor(f, [&](auto function) {
     const gpu::Source source = gpu::view_source(x);
     const auto run = [&]<class T>() { gpu::pointwise<T, T>(function, y, {source}); };
@@ -29,7 +29,7 @@ void unary(Cuda, const Unary& f, const View& x, const View& y) {
   });
 }
 
-void unary_grad(Cuda, const Unary& f, const View& g, const View& x, const View& y, const View& dx) {
+void UnaryGrad::run(Cuda) const {
   dispatch_functor(f, [&](auto function) {
     const gpu::Source sources[] = {gpu::view_source(g), gpu::view_source(x), gpu::view_source(y)};
     const auto run = [&]<class T>() { gpu::pointwise<T, T, T, T>(Gradient<decltype(function)>{function}, dx, sources); };
@@ -37,9 +37,9 @@ void unary_grad(Cuda, const Unary& f, const View& g, const View& x, const View& 
   });
 }
 
-void binary(Cuda, const Binary& f, const Operand& a, const Operand& b, const View& y) {
+void Binary::run(Cuda) const {
   // x^2 is by far the most frequent power.
-  if (std::holds_alternative<functors::Pow>(f) && b.is_number && b.number == 2) return binary(Cuda{}, functors::Mul{}, a, a, y);
+  if (std::holds_alternative<functors::Pow>(f) && b.is_number && b.number == 2) return Binary{functors::Mul{}, a, a, y}.run(Cuda{});
   dispatch_functor(f, [&](auto function) {
     const auto run = [&]<class T>() {
       using C = gpu::computed_t<T>;

@@ -43,7 +43,7 @@ void fill_blocks(const View& y, PhiloxState state, bool aligned, F f) {
 }
 
 template <class T>
-struct Uniform {
+struct UniformNumbers {
   UniformRange<T, computed_t<T>> range;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<T, 4>& out) const {
 #pragma unroll
@@ -80,7 +80,7 @@ __device__ __forceinline__ void box_muller(std::uint32_t a, std::uint32_t b, dou
 }
 
 template <class T>
-struct Normal {
+struct NormalNumbers {
   computed_t<T> mean, deviation;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<T, 4>& out) const {
     computed_t<T> z[4];
@@ -93,7 +93,7 @@ struct Normal {
 
 /// Zero and one are the bits of these numbers in the dtype.
 template <class Bits>
-struct Bernoulli {
+struct BernoulliNumbers {
   std::uint32_t bound;  ///< word >> 8 is below this if and only if unit_float(word) < probability
   Bits one;
   __device__ void operator()(const PhiloxBlock& block, std::int64_t, bool, std::int64_t, Vector<Bits, 4>& out) const {
@@ -106,7 +106,7 @@ struct Bernoulli {
 template <class T>
 struct DropoutOfElements {
   const T* x;
-  Dropout<computed_t<T>> dropout;
+  gpu::Dropout<computed_t<T>> dropout;
   __device__ void operator()(const PhiloxBlock&, std::int64_t first, bool vector, std::int64_t count, Vector<T, 4>& out) const {
     Vector<T, 4> in{};
     if (vector) in = read_vector<4>(x + first);
@@ -124,32 +124,32 @@ struct DropoutOfElements {
 
 }  // namespace
 
-void uniform(Cuda, const View& y, double low, double high, PhiloxState state) {
-  dispatch_floats(y.dtype, "uniform", [&]<class T>() { fill_blocks<T>(y, state, true, Uniform<T>{{low, high}}); });
+void Uniform::run(Cuda) const {
+  dispatch_floats(y.dtype, "uniform", [&]<class T>() { fill_blocks<T>(y, state, true, UniformNumbers<T>{{low, high}}); });
 }
 
-void normal(Cuda, const View& y, double mean, double deviation, PhiloxState state) {
+void Normal::run(Cuda) const {
   dispatch_floats(y.dtype, "normal", [&]<class T>() {
     using C = computed_t<T>;
-    fill_blocks<T>(y, state, true, Normal<T>{static_cast<C>(mean), static_cast<C>(deviation)});
+    fill_blocks<T>(y, state, true, NormalNumbers<T>{static_cast<C>(mean), static_cast<C>(deviation)});
   });
 }
 
-void bernoulli(Cuda, const View& y, double probability, PhiloxState state) {
+void Bernoulli::run(Cuda) const {
   dispatch_bits(y.dtype, [&]<class Bits>() {
-    fill_blocks<Bits>(y, state, true, Bernoulli<Bits>{draws_below(probability, 24), static_cast<Bits>(bits_of(1, y.dtype))});
+    fill_blocks<Bits>(y, state, true, BernoulliNumbers<Bits>{draws_below(probability, 24), static_cast<Bits>(bits_of(1, y.dtype))});
   });
 }
 
-void whole_numbers(Cuda, const View& y, std::int64_t low, std::uint64_t span, PhiloxState state) {
+void Randint::run(Cuda) const {
   dispatch_numbers(y.dtype, "whole_numbers", [&]<class T>() {
     if constexpr (std::is_integral_v<T>) fill_blocks<T>(y, state, true, WholeNumbersOf<T>{{low, span}, state});
   });
 }
 
-void dropout(Cuda, const View& x, const View& y, double p, PhiloxState state) {
+void Dropout::run(Cuda) const {
   dispatch_floats(y.dtype, "dropout", [&]<class T>() {
-    const DropoutOfElements<T> dropped{x.as<const T>(), Dropout<computed_t<T>>(p, state)};
+    const DropoutOfElements<T> dropped{x.as<const T>(), gpu::Dropout<computed_t<T>>(p, state)};
     fill_blocks<T>(y, state, is_aligned(x.data, 4 * sizeof(T)), dropped);
   });
 }

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(block_size) rotate_pairs(__grid_constant__ con
 
 }  // namespace
 
-void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t heads, bool halves, bool inverse) {
+void Rope::run(Cuda) const {
   if (y.numel() == 0) return;
   dispatch_floats(x.dtype, "rope", [&]<class T>() {
     const auto launch_with = [&]<int width, bool aligned, bool by_halves>() {

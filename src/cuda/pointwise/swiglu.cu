@@ -51,11 +51,11 @@ void dispatch(DType dtype, F&& f) {
 
 }  // namespace
 
-void swiglu(Cuda, const View& gate, const View& x, const View& y) {
+void Swiglu::run(Cuda) const {
   dispatch(y.dtype, [&]<class T>() { pointwise<T, T, T>(Gated{}, y, {view_source(gate), view_source(x)}); });
 }
 
-void swiglu_grad(Cuda, const View& g, const View& gate, const View& x, const View& dgate, const View& dx) {
+void SwigluGrad::run(Cuda) const {
   const std::int64_t count = g.numel();
   if (count == 0) return;
   const auto with = [&]<class T, int width>() {
@@ -63,7 +63,8 @@ void swiglu_grad(Cuda, const View& g, const View& gate, const View& x, const Vie
            x.as<const T>(), dgate.as<T>(), dx.as<T>(), count);
   };
   bool has_vectors = true;
-  for (const View* view : {&g, &gate, &x, &dgate, &dx}) has_vectors = has_vectors && is_aligned(view->data, 16);
+  for (const View* view : std::initializer_list<const View*>{&g, &gate, &x, &dgate, &dx})
+    has_vectors = has_vectors && is_aligned(view->data, 16);
   dispatch(g.dtype, [&]<class T>() { has_vectors ? with.template operator()<T, vec16_width<T>>() : with.template operator()<T, 1>(); });
 }
 

@@ -108,7 +108,7 @@ void arg_reduce_as(bool largest, const View& x, const View& y, int dim) {
 
 }  // namespace
 
-void arg_reduce(Cuda, bool largest, const View& x, const View& y, int dim) {
+void ArgReduce::run(Cuda) const {
   if (y.numel() == 0) return;
   switch (x.dtype) {
     case DType::f32:

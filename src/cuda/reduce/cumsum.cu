@@ -127,7 +127,7 @@ void cumsum_as(const View& x, const View& y, int dim, bool reverse) {
 
 }  // namespace
 
-void cumsum(Cuda, const View& x, const View& y, int dim, bool reverse) {
+void Cumsum::run(Cuda) const {
   if (y.numel() == 0) return;
   switch (y.dtype) {
     case DType::f32:

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(block_size) add_parts(__grid_constant__ const 
 
 }  // namespace
 
-void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream) {
+void AddPartialSums::run(Cuda) const {
   // Long and short sums in separate launches, because every row of blocks has as many as the longest needs.
   constexpr unsigned similar = 16;
   std::stable_sort(sums.begin(), sums.end(), [](const PartialSum& a, const PartialSum& b) { return a.columns > b.columns; });

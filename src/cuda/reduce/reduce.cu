@@ -22,15 +22,15 @@ void reduce_any_all(const View& x, const View& y) {
 
 }  // namespace
 
-void reduce(Cuda, Reduce f, const View& x, const View& y, double scale) {
+void Reduce::run(Cuda) const {
   if (y.numel() == 0) return;
   switch (f) {
-    case Reduce::sum: return reduce_numbers<SumOp>(x, y, scale);
-    case Reduce::prod: return reduce_numbers<ProductOp>(x, y, 1);
-    case Reduce::max: return reduce_extreme(true, x, y);
-    case Reduce::min: return reduce_extreme(false, x, y);
-    case Reduce::logsumexp: return reduce_logsumexp(x, y);
-    case Reduce::any: return reduce_any_all<true>(x, y);
+    case ReduceFunction::sum: return reduce_numbers<SumOp>(x, y, scale);
+    case ReduceFunction::prod: return reduce_numbers<ProductOp>(x, y, 1);
+    case ReduceFunction::max: return reduce_extreme(true, x, y);
+    case ReduceFunction::min: return reduce_extreme(false, x, y);
+    case ReduceFunction::logsumexp: return reduce_logsumexp(x, y);
+    case ReduceFunction::any: return reduce_any_all<true>(x, y);
     default: return reduce_any_all<false>(x, y);
   }
 }

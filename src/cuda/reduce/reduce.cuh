@@ -345,7 +345,7 @@ void reduce_numbers(const View& x, const View& y, double scale) {
   reduce_floats<Op>(x, y, scale);
 }
 
-// The Ops of kernels::Reduce. C is the arithmetic type, Out the type of the results in memory.
+// The Ops of kernels::ReduceFunction. C is the arithmetic type, Out the type of the results in memory.
 
 /// C, or its unsigned form: integers wrap on overflow.
 template <class C>

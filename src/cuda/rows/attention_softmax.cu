@@ -416,7 +416,7 @@ bool softmax_by_plan(const View& x, const View& y, const ScoreRows<float>& rows)
 
 }  // namespace
 
-void attention_softmax(Cuda, const View& x, const AttentionMask& mask, const View& y) {
+void AttentionSoftmax::run(Cuda) const {
   if (y.numel() == 0) return;
   const std::int64_t columns = x.shape[x.dims() - 1], queries = x.shape[x.dims() - 2], count = x.numel() / columns;
   const std::int64_t rows_per_batch = x.dims() > 2 ? count / x.shape[0] : count;
@@ -545,7 +545,7 @@ __global__ void __launch_bounds__(max_softmax_threads)
 
 }  // namespace
 
-void attention_softmax_grad(Cuda, const View& y, const View& g, const View& dx) {
+void AttentionSoftmaxGrad::run(Cuda) const {
   if (dx.numel() == 0) return;
   const std::int64_t columns = y.shape[y.dims() - 1], count = y.numel() / columns;
   dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class T>() {

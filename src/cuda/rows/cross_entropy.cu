@@ -427,13 +427,13 @@ void with_rows(const View& x, const TokenTargets& tokens, unsigned max_threads, 
 
 }  // namespace
 
-void cross_entropy(Cuda, const View& x, const TokenTargets& tokens, const View& lse, const View& losses) {
+void CrossEntropy::run(Cuda) const {
   with_rows(x, tokens, reading_threads, [&]<class C, class T>(const LogitRows<C, T>& rows, const RowPartition& partition, unsigned blocks) {
     launch_rows(cross_entropy_forward<C, T>, partition, blocks, 0, losses.stream, rows, lse.as<C>(), losses.as<C>());
   });
 }
 
-void reduce_losses(Cuda, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total) {
+void ReduceLosses::run(Cuda) const {
   dispatch_floats(losses.dtype, "cross_entropy", [&]<class C>() {
     if constexpr (std::is_floating_point_v<C>) {
       const std::int64_t count = losses.shape[0];
@@ -447,14 +447,14 @@ void reduce_losses(Cuda, const View& losses, const TokenTargets& tokens, bool me
   });
 }
 
-void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx) {
+void CrossEntropyGrad::run(Cuda) const {
   with_rows(x, tokens, writing_threads, [&]<class C, class T>(const LogitRows<C, T>& rows, const RowPartition& partition, unsigned blocks) {
     launch_rows(cross_entropy_backward<C, T>, partition, blocks, 0, dx.stream, rows, lse.as<const C>(), LossFactors<C>(of_loss), dx.as<T>(),
                 dx.strides[0]);
   });
 }
 
-void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses) {
+void CrossEntropyWithGrad::run(Cuda) const {
   with_rows(x, tokens, writing_threads, [&]<class C, class T>(const LogitRows<C, T>& rows, const RowPartition& partition, unsigned blocks) {
     // Registers for whole rows leave room for half as many threads: float32 gains, but bf16 has twice the arithmetic per byte.
     constexpr bool can_cache = std::is_same_v<T, float>;
@@ -464,7 +464,7 @@ void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, co
   });
 }
 
-void scale(Cuda, std::span<const Scaling> all, const LossGradient& of_loss) {
+void Scale::run(Cuda) const {
   if (all.empty()) return;
   dispatch_floats(all[0].x.dtype, "scale", [&]<class T>() {
     for (std::size_t first = 0; first < all.size(); first += max_scalings) {

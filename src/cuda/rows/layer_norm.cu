@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(max_threads, blocks_at_once<T, access, with_su
 
 /// Returns false if a row is too long for a cluster.
 template <class T>
-bool layer_norm_in_registers(const LayerNormArguments& a) {
+bool layer_norm_in_registers(const LayerNorm& a) {
   const Stream stream = a.y.stream;
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   const RowAccess access = norm_access<T>(columns, {&a.x, &a.gamma, &a.beta, &a.residual, &a.bias, &a.sum, &a.y});
@@ -303,13 +303,13 @@ bool layer_norm_in_registers(const LayerNormArguments& a) {
 
 // Rows of any length and dtype.
 
-using AnyLayerNorm = AnyRows<LayerNormArguments>;
+using AnyLayerNorm = AnyRows<LayerNorm>;
 
 /// One block per row.
 __global__ void __launch_bounds__(block_size) layer_norm_rows_any(__grid_constant__ const AnyLayerNorm a) {
   const std::int64_t row = blockIdx.x, start = row * a.columns;
   const std::uint64_t position = a.dropout.position();
-  const View& s = a.sum.data ? a.sum : a.x;
+  const View& s = a.sum.data ? static_cast<const View&>(a.sum) : a.x;
   if (a.sum.data) {
     for (std::int64_t c = threadIdx.x; c < a.columns; c += block_size) {
       double value[1] = {a.at(a.x, start + c)};
@@ -344,17 +344,18 @@ __global__ void __launch_bounds__(block_size) layer_norm_rows_any(__grid_constan
   }
 }
 
-void layer_norm_any(const LayerNormArguments& a) {
+void layer_norm_any(const LayerNorm& a) {
   const AnyLayerNorm any(a, a.x);
   launch(layer_norm_rows_any, blocks_for(any.rows, 1), block_size, 0, a.y.stream, any);
 }
 
 }  // namespace
 
-void layer_norm(Cuda, const LayerNormArguments& a) {
+static void layer_norm(const LayerNorm& a) {
   if (!is_floating(a.x.dtype)) fail("layer_norm", std::string("expected a floating dtype but got ") + name(a.x.dtype));
   if (a.x.shape[0] == 0) return;
   if (!dispatch_short_floats(a.x.dtype, [&]<class T>() { return layer_norm_in_registers<T>(a); })) layer_norm_any(a);
 }
+void LayerNorm::run(Cuda) const { layer_norm(*this); }
 
 }  // namespace tern::kernels

@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(max_threads, 1)
 
 /// Returns false if a row is too long for a cluster.
 template <class T>
-bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
+bool layer_norm_grad_in_registers(const LayerNormGrad& a) {
   constexpr std::size_t shared_per_thread = slots * elements_per_thread * sizeof(T);
   const Stream stream = a.dx.stream;
   const std::int64_t rows = a.s.shape[0], columns = a.s.shape[1];
@@ -317,7 +317,7 @@ bool layer_norm_grad_in_registers(const LayerNormGradArguments& a) {
 
 // Rows of any length and dtype.
 
-using AnyLayerNormGrad = AnyRows<LayerNormGradArguments>;
+using AnyLayerNormGrad = AnyRows<LayerNormGrad>;
 
 __device__ double x_hat(const AnyLayerNormGrad& a, std::int64_t row, std::int64_t c) {
   const double shift = a.centered ? a.at(a.s, row * a.columns) : 0, mean = a.centered ? a.statistic(a.mean, row) : 0;
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(block_size)
   a.put(out, column, a.write == Write::accumulate ? a.at(out, column) + sum : sum);
 }
 
-void layer_norm_grad_any(const LayerNormGradArguments& a) {
+void layer_norm_grad_any(const LayerNormGrad& a) {
   const AnyLayerNormGrad any(a, a.s);
   const auto sum_columns = [&](const View& of, bool times_x_hat, const View& out) {
     if (out.data) launch(sum_columns_any, blocks_for(any.columns, 32), block_size, 0, a.dx.stream, any, of, times_x_hat, out);
@@ -381,9 +381,10 @@ void layer_norm_grad_any(const LayerNormGradArguments& a) {
 
 }  // namespace
 
-void layer_norm_grad(Cuda, const LayerNormGradArguments& a) {
+static void layer_norm_grad(const LayerNormGrad& a) {
   if (a.s.shape[1] == 0) return;
   if (!dispatch_short_floats(a.s.dtype, [&]<class T>() { return layer_norm_grad_in_registers<T>(a); })) layer_norm_grad_any(a);
 }
+void LayerNormGrad::run(Cuda) const { layer_norm_grad(*this); }
 
 }  // namespace tern::kernels

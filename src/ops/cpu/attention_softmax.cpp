@@ -172,7 +172,7 @@ bool differentiate_pairs(const bf16* y, const bf16* g, std::int64_t rows, std::i
 
 }  // namespace
 
-void attention_softmax(Cpu, const View& x, const AttentionMask& mask, const View& y) {
+void AttentionSoftmax::run(Cpu) const {
   if (x.numel() == 0) return;
   const std::int64_t columns = x.shape[x.dims() - 1], queries = x.shape[x.dims() - 2], rows = x.numel() / columns;
   const std::int64_t rows_per_batch = x.dims() > 2 ? rows / x.shape[0] : rows;
@@ -212,7 +212,7 @@ void attention_softmax(Cpu, const View& x, const AttentionMask& mask, const View
   });
 }
 
-void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx) {
+void AttentionSoftmaxGrad::run(Cpu) const {
   if (y.numel() == 0) return;
   const std::int64_t columns = y.shape[y.dims() - 1], rows = y.numel() / columns;
   dispatch_floats(y.dtype, "attention_softmax_grad", [&]<class S>() {

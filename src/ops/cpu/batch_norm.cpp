@@ -74,8 +74,7 @@ void write_gradient_row(const C* x, const C* g, C mean, C of_g, C of_x, C shift,
 
 }  // namespace
 
-void batch_norm(Cpu, const View& x, const View& gamma, const View& beta, double eps, const View& y, const View& mean, const View& variance,
-                const View& rstd) {
+void BatchNorm::run(Cpu) const {
   const std::int64_t rows = x.shape[0], length = x.shape[2];
   const auto count = static_cast<double>(rows * length);
   each_channel(x, [&]<class C>(std::int64_t c, std::int64_t first, std::int64_t stride) {
@@ -97,8 +96,7 @@ void batch_norm(Cpu, const View& x, const View& gamma, const View& beta, double 
   });
 }
 
-void batch_norm_grad(Cpu, const View& x, const View& gamma, const View& mean, const View& rstd, const View& g, const View& dx,
-                     const View& d_gamma, const View& d_beta) {
+void BatchNormGrad::run(Cpu) const {
   const std::int64_t rows = x.shape[0], length = x.shape[2];
   const auto count = static_cast<double>(rows * length);
   each_channel(x, [&]<class C>(std::int64_t c, std::int64_t first, std::int64_t stride) {

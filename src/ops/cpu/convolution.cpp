@@ -131,7 +131,7 @@ void convolve(const Bands& s, const T* x, const T* weight, const T* bias, T* y, 
 
 }  // namespace
 
-void convolution(Cpu, const View& x, const View& weight, const View& bias, const Convolution& of, const View& y) {
+void Convolve::run(Cpu) const {
   if (y.numel() == 0) return;
   const Bands s(x, y, of);
   backend::count_flops(2 * s.multiplications(), true);
@@ -303,12 +303,11 @@ void weight_gradient(const Bands& s, const T* x, const T* g, Target<T> dw, Targe
 
 }  // namespace
 
-void convolution_grad(Cpu, const View& x, const View& weight, const View& g, const Convolution& of, const View& dx, const View& dw,
-                      Write write_dw, const View& db, Write write_db) {
+void ConvolveGrad::run(Cpu) const {
   if (g.numel() == 0) {
-    if (dx.data) fill(Cpu{}, dx, 0);
-    if (dw.data && write_dw == Write::overwrite) fill(Cpu{}, dw, 0);
-    if (db.data && write_db == Write::overwrite) fill(Cpu{}, db, 0);
+    if (dx.data) Fill{dx, 0}.run(Cpu{});
+    if (dw.data && write_dw == Write::overwrite) Fill{dw, 0}.run(Cpu{});
+    if (db.data && write_db == Write::overwrite) Fill{db, 0}.run(Cpu{});
     return;
   }
   const Bands s(x, g, of);
@@ -326,7 +325,7 @@ void convolution_grad(Cpu, const View& x, const View& weight, const View& g, con
 
 // im2col and its adjoint, by rows: tap (i, j) of an output row reads one image row, `stride` elements apart.
 
-void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns) {
+void Unfold::run(Cpu) const {
   const std::int64_t channels = x.shape[1], height = x.shape[2], width = x.shape[3], taps = window.y.taps * window.x.taps;
   const std::int64_t positions = window.y.positions * window.x.positions;
   const bool is_run = window.x.stride == 1 && x.strides[3] == 1;  // neighbours in a column are neighbours in the image
@@ -355,7 +354,7 @@ void unfold(Cpu, const View& x, const SlidingWindow& window, const View& columns
   });
 }
 
-void fold(Cpu, const View& columns, const SlidingWindow& window, const View& x) {
+void Fold::run(Cpu) const {
   const std::int64_t channels = x.shape[1], height = x.shape[2], width = x.shape[3], taps = window.y.taps * window.x.taps;
   dispatch_floats(x.dtype, "fold", [&]<class S>() {
     using C = compute_t<S>;

@@ -93,12 +93,12 @@ void copy_converted(const View& x, const View& y) {
 
 }  // namespace
 
-void copy(Cpu, const View& x, const View& y) {
+void Copy::run(Cpu) const {
   if (x.dtype == y.dtype) dispatch_bits(y.dtype, [&]<class U>() { copy_elements<U>(x, y); });
   else dispatch_all(x.dtype, [&]<class S>() { copy_converted<S>(x, y); });
 }
 
-void add_rounded(Cpu, const View& x, const View& sum, const View& y) {
+void AddRounded::run(Cpu) const {
   const auto add = [&]<class S>() {
     parallel(y.numel(), stream_grain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) float added[chunk], before[chunk];
@@ -118,7 +118,7 @@ void add_rounded(Cpu, const View& x, const View& sum, const View& y) {
   y.dtype == DType::f16 ? add.operator()<f16>() : add.operator()<bf16>();
 }
 
-void fill(Cpu, const View& y, double value) {
+void Fill::run(Cpu) const {
   const auto loop = make_loop<1>(y.shape, {y.strides});
   dispatch_all(y.dtype, [&]<class T>() {
     const T element = from_number<T>(value);
@@ -131,7 +131,7 @@ void fill(Cpu, const View& y, double value) {
   });
 }
 
-void arange(Cpu, const View& y, double start, double step) {
+void Arange::run(Cpu) const {
   dispatch_numbers(y.dtype, "arange", [&]<class T>() {
     T* const to = y.as<T>();
     const std::int64_t stride = y.strides[0];
@@ -141,7 +141,7 @@ void arange(Cpu, const View& y, double start, double step) {
   });
 }
 
-void triangle(Cpu, const View& x, const View& y, std::int64_t diagonal, bool upper) {
+void Triangle::run(Cpu) const {
   const int row_dim = y.dims() - 2;
   const std::int64_t rows = y.shape[row_dim], columns = y.shape[row_dim + 1];
   if (y.numel() == 0) return;

@@ -135,7 +135,7 @@ void finish(C* out, bool silu, S* y, std::int64_t stride, std::int64_t n) {
 }
 
 template <class C, class S>
-void convolve_channels_last(const DepthwiseConv1dArguments& a) {
+void convolve_channels_last(const DepthwiseConv1d& a) {
   const std::int64_t positions = a.y.shape[1], channels = a.y.shape[2], taps = a.w.shape[1];
   const std::int64_t tiles = (positions + tile_positions - 1) / tile_positions, runs = (channels + tile_channels - 1) / tile_channels;
   const std::int64_t rows_of_tile = tile_positions + taps - 1, threads = num_threads();
@@ -165,7 +165,7 @@ void convolve_channels_last(const DepthwiseConv1dArguments& a) {
 }
 
 template <class C, class S>
-void convolve_channels_first(const DepthwiseConv1dArguments& a) {
+void convolve_channels_first(const DepthwiseConv1d& a) {
   const std::int64_t positions = a.y.shape[1], channels = a.y.shape[2], taps = a.w.shape[1];
   const std::int64_t runs = (positions + chunk - 1) / chunk, run_size = chunk + taps - 1, threads = num_threads();
   const Parameters<C> parameters(a.w, a.bias, false, false, a.y.stream, S());
@@ -201,13 +201,14 @@ void convolve_channels_first(const DepthwiseConv1dArguments& a) {
 
 }  // namespace
 
-void depthwise_conv1d(Cpu, const DepthwiseConv1dArguments& a) {
+static void depthwise_conv1d(const DepthwiseConv1d& a) {
   if (a.y.numel() == 0) return;
   dispatch_floats(a.y.dtype, "depthwise_conv1d", [&]<class S>() {
     if (is_channels_last(a.u)) convolve_channels_last<compute_t<S>, S>(a);
     else convolve_channels_first<compute_t<S>, S>(a);
   });
 }
+void DepthwiseConv1d::run(Cpu) const { depthwise_conv1d(*this); }
 
 // Note [Steps of the gradient]: step t of the kernel writes du[t], which needs dz[t + left - K + 1 .. t + left], and adds the contribution
 // of dz[t + left] to dw and db, which needs u[t .. t + K - 1]. Steps run over every t for which one of the two exists. So u and g are read
@@ -220,7 +221,7 @@ namespace {
 struct Parts {
   std::int64_t first, steps, batches, of_batch, size;
 
-  explicit Parts(const DepthwiseConv1dGradArguments& a)
+  explicit Parts(const DepthwiseConv1dGrad& a)
       : first(std::min<std::int64_t>(0, -a.left)), steps(std::max(a.u.shape[1], a.g.shape[1] - a.left) - first), batches(a.u.shape[0]) {
     constexpr std::int64_t most = 64;
     const std::int64_t shortest = is_channels_last(a.u) ? 64 : 2 * chunk;
@@ -268,7 +269,7 @@ void add_products(const C* const* dz, const C* const* u, C* sums, std::int64_t p
 }
 
 template <class C, class S>
-void differentiate_channels_last(const DepthwiseConv1dGradArguments& a, const Parts& parts, C* part_sums) {
+void differentiate_channels_last(const DepthwiseConv1dGrad& a, const Parts& parts, C* part_sums) {
   constexpr std::int64_t channels_at_once = tile_channels / 2;  // the tile holds u, g and dz
   const std::int64_t channels = a.u.shape[2], taps = a.w.shape[1], halo = taps - 1, threads = num_threads();
   const std::int64_t runs = (channels + channels_at_once - 1) / channels_at_once;
@@ -326,7 +327,7 @@ double total(const C* a, std::int64_t n) {
 }
 
 template <class C, class S>
-void differentiate_channels_first(const DepthwiseConv1dGradArguments& a, const Parts& parts, C* part_sums) {
+void differentiate_channels_first(const DepthwiseConv1dGrad& a, const Parts& parts, C* part_sums) {
   const std::int64_t channels = a.u.shape[2], taps = a.w.shape[1], halo = taps - 1, threads = num_threads();
   const std::int64_t run_size = chunk + 2 * halo;
   const Parameters<C> forward(a.w, a.bias, false, false, a.u.stream, S()), backward(a.w, View{}, false, true, a.u.stream, S());
@@ -371,7 +372,7 @@ void differentiate_channels_first(const DepthwiseConv1dGradArguments& a, const P
 
 }  // namespace
 
-void depthwise_conv1d_grad(Cpu, const DepthwiseConv1dGradArguments& a) {
+static void depthwise_conv1d_grad(const DepthwiseConv1dGrad& a) {
   const std::int64_t channels = a.u.shape[2], taps = a.w.shape[1];
   const Parts parts(a);
   dispatch_floats(a.u.dtype, "depthwise_conv1d_grad", [&]<class S>() {
@@ -387,5 +388,6 @@ void depthwise_conv1d_grad(Cpu, const DepthwiseConv1dGradArguments& a) {
     if (a.db.data) add_up(taps, a.db.as<S>(), 1);
   });
 }
+void DepthwiseConv1dGrad::run(Cpu) const { depthwise_conv1d_grad(*this); }
 
 }  // namespace tern::kernels

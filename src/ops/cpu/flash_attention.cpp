@@ -162,13 +162,13 @@ class Forward {
   }
 
   Problem problem_;
-  loops::Dropout dropout_;
+  loops::DropoutRuns dropout_;
   View q_, k_, v_, y_, log_sums_;
 };
 
 }  // namespace
 
-void flash_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums) {
+void FlashAttention::run(Cpu) const {
   if (log_sums.numel() == 0) return;
   dispatch_floats(q.dtype, "flash_attention", [&]<class S>() { Forward<compute_t<S>, S>(q, k, v, attention, y, log_sums).run(); });
 }
@@ -363,7 +363,7 @@ class Decode {
 
 }  // namespace
 
-void decode_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y) {
+void DecodeAttention::run(Cpu) const {
   if (y.numel() == 0) return;
   dispatch_floats(q.dtype, "decode_attention", [&]<class S>() { Decode<compute_t<S>, S>(q, k, v, attention, y).run(); });
 }

@@ -312,7 +312,7 @@ class Backward {
   }
 
   Problem problem_;
-  loops::Dropout dropout_;
+  loops::DropoutRuns dropout_;
   View q_, k_, v_, y_, log_sums_, g_;
   AttentionGradients gradients_;
   C* dbias_;  ///< sums in the compute type; null if not needed
@@ -322,8 +322,7 @@ class Backward {
 
 }  // namespace
 
-void flash_attention_grad(Cpu, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
-                          const Attention& attention, const AttentionGradients& gradients) {
+void FlashAttentionGrad::run(Cpu) const {
   dispatch_floats(q.dtype, "flash_attention_grad", [&]<class S>() {
     using C = compute_t<S>;
     const std::int64_t count = gradients.bias.data ? gradients.bias.numel() : 0;

@@ -93,7 +93,7 @@ void scatter_long_sums(const View& y, const View& index, const View& source, con
 
 }  // namespace
 
-void gather(Cpu, const View& x, const View& index, const View& y, int dim) {
+void Gather::run(Cpu) const {
   check_indices("gather", index, x.shape[dim]);
   const Strides x_others = without(x.strides, dim), index_others = without(index.strides, dim), y_others = without(y.strides, dim);
   const auto others = make_loop<3>(without(y.shape, dim), {y_others, index_others, x_others});
@@ -106,7 +106,7 @@ void gather(Cpu, const View& x, const View& index, const View& y, int dim) {
   });
 }
 
-void scatter_add(Cpu, const View& y, const View& index, const View& source, int dim) {
+void ScatterAdd::run(Cpu) const {
   check_indices("scatter_add", index, y.shape[dim]);
   const Strides y_others = without(y.strides, dim), index_others = without(index.strides, dim);
   const Strides source_others = without(source.strides, dim);
@@ -148,7 +148,7 @@ void copy_rows(const View& slices, const View& index, const View& rows, bool is_
 
 }  // namespace
 
-void positions(Cpu, const View& flags, const View& ends, const View& found) {
+void Positions::run(Cpu) const {
   const auto* const is_found = flags.as<const bool>();
   const auto* const rank = ends.as<const std::int64_t>();
   parallel(flags.numel(), stream_grain, [&](std::int64_t begin, std::int64_t end) {
@@ -157,12 +157,12 @@ void positions(Cpu, const View& flags, const View& ends, const View& found) {
   });
 }
 
-void index_select(Cpu, const View& x, const View& index, const View& y) {
+void IndexSelect::run(Cpu) const {
   check_indices("index_select", index, x.shape[1]);
   copy_rows(y, index, x, true);
 }
 
-void index_copy(Cpu, const View& y, const View& index, const View& source) {
+void IndexCopy::run(Cpu) const {
   check_indices("index_copy_", index, y.shape[1]);
   copy_rows(source, index, y, false);
 }
@@ -255,7 +255,7 @@ View columns_of(const View& x, std::int64_t a, std::int64_t first, std::int64_t 
 
 }  // namespace
 
-void index_add(Cpu, const View& y, const View& index, const View& source) {
+void IndexAdd::run(Cpu) const {
   check_indices("index_add", index, y.shape[1]);
   const std::int64_t outer = y.shape[0], count = source.shape[1], width = y.shape[2];
   // Threads take columns: equal indices are then added by one thread, in order, and frequent ones do not unbalance the work. A block of

@@ -71,7 +71,7 @@ Statistics<C> statistics_of(const C* row, std::int64_t n, bool centered, double 
 
 /// The row of `sum` that begins at element `at`: residual + dropout(x + bias).
 template <class C, class S>
-void add_branch(const LayerNormArguments& a, const C* bias, const Dropout& dropout, std::int64_t at) {
+void add_branch(const LayerNorm& a, const C* bias, const DropoutRuns& dropout, std::int64_t at) {
   alignas(64) C branch[chunk];
   alignas(64) C from[chunk];
   const std::int64_t columns = a.x.shape[1];
@@ -88,7 +88,7 @@ void add_branch(const LayerNormArguments& a, const C* bias, const Dropout& dropo
 
 }  // namespace
 
-void layer_norm(Cpu, const LayerNormArguments& a) {
+static void layer_norm(const LayerNorm& a) {
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   dispatch_floats(a.x.dtype, "layer_norm", [&]<class S>() {
     using C = compute_t<S>;
@@ -98,7 +98,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
     const C* const beta = parameters<C, S>(a.beta, columns, C(0), parameter_memory.data() + width);
     const C* const bias = parameters<C, S>(a.bias, columns, C(0), parameter_memory.data() + 2 * width);
     parallel_units(rows, columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      const Dropout dropout(a.p, a.draws);
+      const DropoutRuns dropout(a.p, a.draws);
       struct Row {
         const C* s;
         C* buffer;
@@ -110,7 +110,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
           const std::int64_t at = (first + k) * columns;
           if (a.sum.data) add_branch<C, S>(a, bias, dropout, at);
           C* const buffer = row_memory.data() + (thread * group_size + k) * width;
-          const C* const s = load((a.sum.data ? a.sum : a.x).as<const S>() + at, 1, columns, buffer);
+          const C* const s = load((a.sum.data ? a.sum.as<const S>() : a.x.as<const S>()) + at, 1, columns, buffer);
           group[k] = {s, buffer, statistics_of(s, columns, a.centered, a.eps)};
         }
         for (std::int64_t k = 0; k < count; ++k) {
@@ -126,6 +126,7 @@ void layer_norm(Cpu, const LayerNormArguments& a) {
     });
   });
 }
+void LayerNorm::run(Cpu) const { layer_norm(*this); }
 
 // Note [Parameter gradients]: the rows are divided into parts of a size that depends on their number alone. Each part adds up its rows in
 // order, and the parts are added in order at the end, so the sums do not depend on the number of threads. A part costs about as much as a
@@ -170,7 +171,7 @@ void grad_run(const GradRow<C>& row, const C* gamma, C* dx, std::int64_t n) {
 
 /// The buffer has room for three rows.
 template <class C, class S>
-GradRow<C> grad_row(const LayerNormGradArguments& a, const C* gamma, const C* zeros, std::int64_t row, C* buffer) {
+GradRow<C> grad_row(const LayerNormGrad& a, const C* gamma, const C* zeros, std::int64_t row, C* buffer) {
   const std::int64_t columns = a.s.shape[1], first = row * columns, width = padded(columns);
   const C* const s = load(a.s.as<const S>() + first, 1, columns, buffer);
   const C* const g = load(a.g.as<const S>() + first, 1, columns, buffer + width);
@@ -186,7 +187,7 @@ GradRow<C> grad_row(const LayerNormGradArguments& a, const C* gamma, const C* ze
 
 /// dbranch of the row that begins at element `at`, and its contribution to dbias.
 template <class C, class S>
-void branch_grad(const LayerNormGradArguments& a, const C* dx, const Dropout& dropout, std::int64_t at, C* dbias) {
+void branch_grad(const LayerNormGrad& a, const C* dx, const DropoutRuns& dropout, std::int64_t at, C* dbias) {
   alignas(64) C branch[chunk];
   const std::int64_t columns = a.s.shape[1];
   for (std::int64_t first = 0; first < columns; first += chunk) {
@@ -199,7 +200,7 @@ void branch_grad(const LayerNormGradArguments& a, const C* dx, const Dropout& dr
 
 }  // namespace
 
-void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
+static void layer_norm_grad(const LayerNormGrad& a) {
   const std::int64_t rows = a.s.shape[0], columns = a.s.shape[1];
   dispatch_floats(a.s.dtype, "layer_norm_grad", [&]<class S>() {
     using C = compute_t<S>;
@@ -213,7 +214,7 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
     std::fill_n(zeros, columns, C(0));
     const bool affine = a.dgamma.data || a.dbeta.data;
     parallel_units(parts, part_rows * columns, stream_grain, [&](std::int64_t begin, std::int64_t end, std::int64_t thread) {
-      const Dropout dropout(a.p, a.draws);
+      const DropoutRuns dropout(a.p, a.draws);
       C* const buffer = row_memory.data() + thread * 3 * width;
       for (std::int64_t part = begin; part < end; ++part) {
         C *const dgamma = part_memory.data() + part * part_size, *const dbeta = dgamma + width, *const dbias = dbeta + width;
@@ -235,5 +236,6 @@ void layer_norm_grad(Cpu, const LayerNormGradArguments& a) {
       if (outputs[k]->data) sum_parts(part_memory.data() + k * width, parts, part_size, columns, outputs[k]->as<S>(), 1, a.write);
   });
 }
+void LayerNormGrad::run(Cpu) const { layer_norm_grad(*this); }
 
 }  // namespace tern::kernels

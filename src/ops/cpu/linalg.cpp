@@ -88,7 +88,7 @@ bool is_to_be_negated(const V& vector) {
 
 bool has_linalg(Cpu) { return true; }
 
-std::int64_t cholesky(Cpu, const View& a, const View& l) {
+std::int64_t Cholesky::run(Cpu) const {
   const Matrices all(a);
   return for_each(a, [&]<class T>(std::int64_t i) {
     const Eigen::LLT<Matrix<T>> decomposition(all.take<T>(i));
@@ -98,7 +98,7 @@ std::int64_t cholesky(Cpu, const View& a, const View& l) {
   });
 }
 
-void qr(Cpu, const View& a, const View& q, const View& r) {
+void Qr::run(Cpu) const {
   const Matrices all(a);
   const std::int64_t k = std::min(all.rows(), all.columns());
   for_each(a, [&]<class T>(std::int64_t i) {
@@ -117,7 +117,7 @@ void qr(Cpu, const View& a, const View& q, const View& r) {
   });
 }
 
-void eigh(Cpu, const View& a, const View& values, const View& vectors) {
+void Eigh::run(Cpu) const {
   const Matrices all(a);
   const std::int64_t n = all.rows();
   for_each(a, [&]<class T>(std::int64_t i) {
@@ -140,7 +140,7 @@ void eigh(Cpu, const View& a, const View& values, const View& vectors) {
   });
 }
 
-void svd(Cpu, const View& a, const View& u, const View& s, const View& vt) {
+void Svd::run(Cpu) const {
   const Matrices all(a);
   const std::int64_t m = all.rows(), n = all.columns(), k = std::min(m, n);
   for_each(a, [&]<class T>(std::int64_t i) {
@@ -166,7 +166,7 @@ void svd(Cpu, const View& a, const View& u, const View& s, const View& vt) {
   });
 }
 
-std::int64_t solve(Cpu, const View& a, const View& b, const View& x) {
+std::int64_t Solve::run(Cpu) const {
   const Matrices all(a), sides(b);
   if (sides.columns() == 0) return -1;  // Eigen takes no null pointers
   return for_each(a, [&]<class T>(std::int64_t i) {
@@ -176,7 +176,7 @@ std::int64_t solve(Cpu, const View& a, const View& b, const View& x) {
   });
 }
 
-void det(Cpu, const View& a, const View& values) {
+void Det::run(Cpu) const {
   const Matrices all(a);
   const auto one = [&]<class T>() { fill_part<T>(values, 0, all.count(), T(1)); };  // for matrices without elements
   if (all.rows() == 0) dispatch_f32_f64(values.dtype, "det", one);
@@ -193,12 +193,12 @@ void det(Cpu, const View& a, const View& values) {
 namespace tern::kernels {
 
 bool has_linalg(Cpu) { return false; }
-std::int64_t cholesky(Cpu, const View&, const View&) { fail_without_linalg(); }
-void qr(Cpu, const View&, const View&, const View&) { fail_without_linalg(); }
-void eigh(Cpu, const View&, const View&, const View&) { fail_without_linalg(); }
-void svd(Cpu, const View&, const View&, const View&, const View&) { fail_without_linalg(); }
-std::int64_t solve(Cpu, const View&, const View&, const View&) { fail_without_linalg(); }
-void det(Cpu, const View&, const View&) { fail_without_linalg(); }
+std::int64_t Cholesky::run(Cpu) const { fail_without_linalg(); }
+void Qr::run(Cpu) const { fail_without_linalg(); }
+void Eigh::run(Cpu) const { fail_without_linalg(); }
+void Svd::run(Cpu) const { fail_without_linalg(); }
+std::int64_t Solve::run(Cpu) const { fail_without_linalg(); }
+void Det::run(Cpu) const { fail_without_linalg(); }
 
 }  // namespace tern::kernels
 

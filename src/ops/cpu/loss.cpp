@@ -125,7 +125,7 @@ C factor_of(const LossGradient& of_loss, std::int64_t n) {
 
 }  // namespace
 
-void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& lse, const View& losses) {
+void CrossEntropy::run(Cpu) const {
   for_rows(x, tokens, [&]<class C, class S>(std::int64_t n, const Rows<C, S>& rows) {
     const auto [loss, top] = rows.is_ignored(n) ? typename Rows<C, S>::Loss{} : rows.loss(n);
     losses.as<C>()[n] = loss;
@@ -133,7 +133,7 @@ void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& l
   });
 }
 
-void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total) {
+void ReduceLosses::run(Cpu) const {
   dispatch_floats(losses.dtype, "cross_entropy", [&]<class C>() {
     if constexpr (std::is_floating_point_v<C>) {
       const std::int64_t count = losses.shape[0];
@@ -149,13 +149,13 @@ void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mea
   });
 }
 
-void cross_entropy_grad(Cpu, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx) {
+void CrossEntropyGrad::run(Cpu) const {
   for_rows(x, tokens, [&]<class C, class S>(std::int64_t n, const Rows<C, S>& rows) {
     rows.gradient(n, lse.as<const C>()[n], factor_of<C>(of_loss, n), dx.as<S>() + n * dx.strides[0]);
   });
 }
 
-void cross_entropy_with_grad(Cpu, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses) {
+void CrossEntropyWithGrad::run(Cpu) const {
   for_rows(x, tokens, [&]<class C, class S>(std::int64_t n, const Rows<C, S>& rows) {
     const auto [loss, lse] = rows.is_ignored(n) ? typename Rows<C, S>::Loss{} : rows.loss(n);
     losses.as<C>()[n] = loss;
@@ -184,7 +184,7 @@ static void scale_one(const View& x, const LossGradient& of_loss, const View& y,
   });
 }
 
-void scale(Cpu, std::span<const Scaling> all, const LossGradient& of_loss) {
+void Scale::run(Cpu) const {
   for (const Scaling& one : all) scale_one(one.x, of_loss, one.y, one.write);
 }
 

@@ -221,11 +221,11 @@ void tiled_products(const Batch& batch, const View& a, const View& b, std::int64
 
 }  // namespace
 
-void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Write write) {
+void Matmul::run(Cpu) const {
   if (c.numel() == 0) return;
   Batch batch = make_batch(a, b, c);
   if (batch.size.depth == 0) {
-    if (write == Write::overwrite) fill(Cpu{}, c, 0);
+    if (write == Write::overwrite) Fill{c, 0}.run(Cpu{});
     return;
   }
   backend::count_flops(2 * static_cast<double>(c.numel()) * static_cast<double>(batch.size.depth), true);
@@ -265,29 +265,31 @@ void matmul(Cpu, const View& a, const View& b, const View& c, double alpha, Writ
   });
 }
 
-void linear(Cpu device, const View& x, const View& weight, const View& bias, const View& y) { plain_linear(device, x, weight, bias, y); }
-
-void linear_gelu(Cpu device, const View& x, const View& weight, const View& bias, const View& before, const View& y) {
-  linear(device, x, weight, bias, before);
-  unary(device, functors::GeluTanh{}, before, y);
+void Linear::run(Cpu) const {
+  plain_linear([](const auto& kernel) { kernel.run(Cpu{}); }, x, weight, bias, y);
 }
 
-void column_sums(Cpu device, const View& g, const View& sums, Write write, DeferredSums*) {
+void LinearGelu::run(Cpu) const {
+  Linear{x, weight, bias, before}.run(Cpu{});
+  Unary{functors::GeluTanh{}, before, y}.run(Cpu{});
+}
+
+void ColumnSums::run(Cpu) const {
   View row = sums;
   row.shape = {1, sums.shape[0]};
   row.strides = {0, sums.strides[0]};
-  if (write == Write::overwrite) return reduce(device, Reduce::sum, g, row, 1);
+  if (write == Write::overwrite) return Reduce{ReduceFunction::sum, g, row, 1}.run(Cpu{});
   const Scratch<std::byte> memory(sums.shape[0] * static_cast<std::int64_t>(size_of(sums.dtype)), sums.stream);
   View added = row;
   added.data = memory.data();
   added.strides = {0, 1};
-  reduce(device, Reduce::sum, g, added, 1);
-  binary(device, functors::Add{}, row, added, row);
+  Reduce{ReduceFunction::sum, g, added, 1}.run(Cpu{});
+  Binary{functors::Add{}, row, added, row}.run(Cpu{});
 }
 
-void gelu_bias_grad(Cpu device, const View& g, const View& x, const View& dx, const View& sums, Write write, DeferredSums*) {
-  unary_grad(device, functors::GeluTanh{}, g, x, x, dx);
-  if (sums.data) column_sums(device, dx, sums, write);
+void GeluBiasGrad::run(Cpu) const {
+  UnaryGrad{functors::GeluTanh{}, g, x, x, dx}.run(Cpu{});
+  if (sums.data) ColumnSums{dx, sums, write}.run(Cpu{});
 }
 
 // Products of integers: plain loops over the unit stride, without packing, a few times slower than those of floats. Sums are in
@@ -333,7 +335,7 @@ void integer_products(const View& a, const View& b, const View& c) {
 
 }  // namespace
 
-void integer_matmul(Cpu, const View& a, const View& b, const View& c) {
+void IntegerMatmul::run(Cpu) const {
   if (c.numel() == 0) return;
   switch (c.dtype) {
     case DType::i32: return integer_products<std::int32_t>(a, b, c);

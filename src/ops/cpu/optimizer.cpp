@@ -52,7 +52,7 @@ void for_update_chunks(const View& parameter, const View& gradient, const View& 
 
 }  // namespace
 
-void adam(Cpu, const AdamArguments& a) {
+static void adam(const Adam& a) {
   const double lr = *a.lr.as<const float>(), step = *a.step.as<const float>();
   const double corrected_lr = lr / (1 - std::pow(a.beta1, step)), corrected_root = 1 / std::sqrt(1 - std::pow(a.beta2, step));
   for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "adam", [&]<class T>(const UpdateChunk<T>& s) {
@@ -72,8 +72,9 @@ void adam(Cpu, const AdamArguments& a) {
     }
   });
 }
+void Adam::run(Cpu) const { adam(*this); }
 
-void lion(Cpu, const LionArguments& a) {
+static void lion(const Lion& a) {
   const double lr = *a.lr.as<const float>();
   for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "lion", [&]<class T>(const UpdateChunk<T>& s) {
     const T b1 = T(a.beta1), b2 = T(a.beta2), c1 = T(1 - a.beta1), c2 = T(1 - a.beta2), rate = T(lr), shrink = T(1 - a.weight_decay * lr);
@@ -87,8 +88,9 @@ void lion(Cpu, const LionArguments& a) {
     }
   });
 }
+void Lion::run(Cpu) const { lion(*this); }
 
-void rmsprop(Cpu, const RmspropArguments& a) {
+static void rmsprop(const Rmsprop& a) {
   for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "rmsprop", [&]<class T>(const UpdateChunk<T>& s) {
     const T lr = T(*a.lr.as<const float>()), keep = T(a.alpha), add = T(1 - a.alpha), eps = T(a.eps);
     const T decay = T(a.weight_decay), factor = T(a.momentum_factor);
@@ -118,8 +120,9 @@ void rmsprop(Cpu, const RmspropArguments& a) {
     else update.template operator()<false, false>();
   });
 }
+void Rmsprop::run(Cpu) const { rmsprop(*this); }
 
-void sgd(Cpu, const SgdArguments& a) {
+static void sgd(const Sgd& a) {
   for_update_chunks(a.parameter, a.gradient, a.master, a.scale, "sgd", [&]<class T>(const UpdateChunk<T>& s) {
     const T lr = T(*a.lr.as<const float>()), decay = T(a.weight_decay), factor = T(a.momentum_factor);
     T* const value = s.value;
@@ -139,13 +142,14 @@ void sgd(Cpu, const SgdArguments& a) {
     }
   });
 }
+void Sgd::run(Cpu) const { sgd(*this); }
 
 // Norm of all gradients: sums of squares of parts, which are added in order.
 
 /// More parts than there are threads, each with enough elements that its fixed cost is negligible.
 std::int64_t square_sum_parts(Cpu, std::int64_t count) { return std::clamp<std::int64_t>(count / 4096, 1, 1024); }
 
-void square_sums(Cpu, const View& x, const View& sums) {
+void SquareSums::run(Cpu) const {
   const std::int64_t count = x.numel(), parts = sums.numel();
   double* const result = sums.as<double>();
   dispatch_floats(x.dtype, "square_sums", [&]<class T>() {
@@ -172,11 +176,12 @@ void square_sums(Cpu, const View& x, const View& sums) {
   });
 }
 
-void clip_factor(Cpu, const ClipArguments& a) {
+static void clip_factor(const Clip& a) {
   const double* const sums = a.sums.as<const double>();
   double total = 0;
   for (std::int64_t i = 0; i < a.sums.numel(); ++i) total += sums[i];
   ClipFactor{a}(total);
 }
+void Clip::run(Cpu) const { clip_factor(*this); }
 
 }  // namespace tern::kernels

@@ -36,9 +36,9 @@ struct DropoutBits {
 };
 
 /// Dropout of runs of at most `chunk` elements of a tensor, starting anywhere.
-class Dropout {
+class DropoutRuns {
  public:
-  Dropout(double p, const PhiloxState& draws) : keep_(1 - p), bound_(dropout_bound(p)), draws_(draws) {}
+  DropoutRuns(double p, const PhiloxState& draws) : keep_(1 - p), bound_(dropout_bound(p)), draws_(draws) {}
 
   bool drops() const { return bound_ > 0; }
 

@@ -18,7 +18,7 @@ using namespace loops;
 namespace {
 
 template <class T>
-[[gnu::flatten]] void unary_block(const Unary& f, const T* x, T* y, std::int64_t n) {
+[[gnu::flatten]] void unary_block(const UnaryFunction& f, const T* x, T* y, std::int64_t n) {
   dispatch_functor(f, [&](auto functor) {
     if constexpr (std::is_floating_point_v<T> || functor.integral) {
 #pragma omp simd
@@ -28,7 +28,7 @@ template <class T>
 }
 
 template <class T>
-[[gnu::flatten]] void unary_grad_block(const Unary& f, const T* g, const T* x, const T* y, T* dx, std::int64_t n) {
+[[gnu::flatten]] void unary_grad_block(const UnaryFunction& f, const T* g, const T* x, const T* y, T* dx, std::int64_t n) {
   dispatch_functor(f, [&](auto functor) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) dx[i] = functors::gradient(functor, g[i], x[i], y[i]);
@@ -36,7 +36,7 @@ template <class T>
 }
 
 template <class T>
-[[gnu::flatten]] void binary_block(const Binary& f, const T* a, const T* b, T* y, std::int64_t n) {
+[[gnu::flatten]] void binary_block(const BinaryFunction& f, const T* a, const T* b, T* y, std::int64_t n) {
   dispatch_functor(f, [&](auto functor) {
     if constexpr (std::is_integral_v<T> || !is_integral_only<decltype(functor)>) {
 #pragma omp simd
@@ -46,7 +46,7 @@ template <class T>
 }
 
 template <class T>
-[[gnu::flatten]] void compare_block(const Compare& f, const T* a, const T* b, bool* y, std::int64_t n) {
+[[gnu::flatten]] void compare_block(const CompareFunction& f, const T* a, const T* b, bool* y, std::int64_t n) {
   dispatch_functor(f, [&](auto functor) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) y[i] = functor(a[i], b[i]);
@@ -122,7 +122,7 @@ bool needs_double(const Operand& a, const Operand& b) {
 
 }  // namespace
 
-void unary(Cpu, const Unary& f, const View& x, const View& y) {
+void Unary::run(Cpu) const {
   const auto loop = make_loop<2>(y.shape, {y.strides, x.strides});
   const auto run = [&]<class S>() {
     using C = compute_t<S>;
@@ -141,7 +141,7 @@ void unary(Cpu, const Unary& f, const View& x, const View& y) {
   else dispatch_floats(y.dtype, "unary", run);
 }
 
-void unary_grad(Cpu, const Unary& f, const View& g, const View& x, const View& y, const View& dx) {
+void UnaryGrad::run(Cpu) const {
   const auto loop = make_loop<4>(dx.shape, {dx.strides, g.strides, x.strides, y.strides});
   dispatch_floats(dx.dtype, "unary_grad", [&]<class S>() {
     using C = compute_t<S>;
@@ -159,10 +159,10 @@ void unary_grad(Cpu, const Unary& f, const View& g, const View& x, const View& y
   });
 }
 
-void binary(Cpu, const Binary& f, const Operand& a, const Operand& b, const View& y) {
+void Binary::run(Cpu) const {
   // x^2 is by far the most frequent power; the product is as accurate as pow.
   const bool squares = std::holds_alternative<functors::Pow>(f) && b.is_number && b.number == 2;
-  const Binary function = squares ? functors::Mul{} : f;
+  const BinaryFunction function = squares ? functors::Mul{} : f;
   dispatch_numbers(y.dtype, "binary", [&]<class S>() {
     using C = compute_t<S>;
     binary_walk<C, S, S>(a, squares ? a : b, y, grain_of(function),
@@ -170,7 +170,7 @@ void binary(Cpu, const Binary& f, const Operand& a, const Operand& b, const View
   });
 }
 
-void compare(Cpu, const Compare& f, const Operand& a, const Operand& b, const View& y) {
+void Compare::run(Cpu) const {
   dispatch_all(dtype_of_views(a, b), [&]<class S>() {
     using C = std::conditional_t<std::is_same_v<S, bool>, std::uint8_t, compute_t<S>>;
     const auto block = [&](const auto* p, const auto* q, bool* out, std::int64_t n) { compare_block(f, p, q, out, n); };
@@ -180,7 +180,7 @@ void compare(Cpu, const Compare& f, const Operand& a, const Operand& b, const Vi
   });
 }
 
-void where(Cpu, const View& condition, const Operand& a, const Operand& b, const View& y) {
+void Where::run(Cpu) const {
   const auto loop = make_loop<4>(y.shape, {y.strides, condition.strides, strides_of(a, y), strides_of(b, y)});
   // Elements are moved unchanged, so only their size matters; a number is converted to its bits in y's dtype.
   const auto bits_of = [&](const Operand& x, void* bits) {
@@ -215,18 +215,18 @@ void where(Cpu, const View& condition, const Operand& a, const Operand& b, const
 }
 
 /// Rotary position embedding.
-void rope(Cpu, const View& x, const View& table, const View& y, std::int64_t rotated_heads, bool halves, bool inverse) {
-  const std::int64_t heads = x.shape[1], length = x.shape[2], width = x.shape[3];
+void Rope::run(Cpu) const {
+  const std::int64_t all_heads = x.shape[1], length = x.shape[2], width = x.shape[3];
   dispatch_floats(x.dtype, "rope", [&]<class S>() {
     using C = compute_t<S>;
     const C direction = inverse ? C(-1) : C(1);
-    parallel_units(x.shape[0] * heads * length, width, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_units(x.shape[0] * all_heads * length, width, stream_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        const std::int64_t h = row % heads, t = row / heads % length, b = row / heads / length;
+        const std::int64_t h = row % all_heads, t = row / all_heads % length, b = row / all_heads / length;
         const S* const from = x.as<const S>() + b * x.strides[0] + h * x.strides[1] + t * x.strides[2];
         const C* const turns = table.as<const C>() + t * width;
         S* const to = y.as<S>() + b * y.strides[0] + h * y.strides[1] + t * y.strides[2];
-        if (h >= rotated_heads) {
+        if (h >= heads) {
           std::copy_n(from, width, to);
           continue;
         }

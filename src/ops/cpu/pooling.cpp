@@ -183,7 +183,7 @@ void pool_windows_grad(const Pool& p, const T* x, const T* y, const T* g, T* dx,
 
 }  // namespace
 
-void max_pool(Cpu, const View& x, const SlidingWindow& window, const View& y) {
+void MaxPool::run(Cpu) const {
   if (y.numel() == 0) return;
   const Pool p(x, window);
   dispatch_f32_f64(y.dtype, "max_pool2d", [&]<class T>() {
@@ -192,7 +192,7 @@ void max_pool(Cpu, const View& x, const SlidingWindow& window, const View& y) {
   });
 }
 
-void max_pool_grad(Cpu, const View& x, const View& y, const View& g, const SlidingWindow& window, const View& dx) {
+void MaxPoolGrad::run(Cpu) const {
   if (dx.numel() == 0) return;
   const Pool p(x, window);
   dispatch_f32_f64(y.dtype, "max_pool2d", [&]<class T>() {

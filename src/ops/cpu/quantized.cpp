@@ -29,7 +29,7 @@ void unpack_row(const QuantizedRows& w, std::int64_t row, C* to) {
 
 }  // namespace
 
-void quantized_linear(Cpu, const View& x, const QuantizedRows& w, const View& bias, const View& y) {
+void QuantizedLinear::run(Cpu) const {
   if (y.numel() == 0) return;
   dispatch_floats(y.dtype, "quantized_linear", [&]<class S>() {
     if constexpr (!std::is_same_v<S, double>) {
@@ -42,7 +42,7 @@ void quantized_linear(Cpu, const View& x, const QuantizedRows& w, const View& bi
   });
 }
 
-void dequantize(Cpu, const QuantizedRows& w, const View& ids, const View& y) {
+void Dequantize::run(Cpu) const {
   if (y.numel() == 0) return;
   const std::int64_t count = y.numel() / w.in;
   dispatch_floats(y.dtype, "dequantize", [&]<class S>() {

@@ -105,7 +105,7 @@ void box_muller(const std::uint32_t (*words)[PhiloxWords::pitch], std::int64_t n
 
 }  // namespace
 
-void uniform(Cpu, const View& y, double low, double high, PhiloxState state) {
+void Uniform::run(Cpu) const {
   dispatch_floats(y.dtype, "uniform", [&]<class S>() {
     using C = compute_t<S>;
     const UniformRange<S, C> range(low, high);
@@ -115,7 +115,7 @@ void uniform(Cpu, const View& y, double low, double high, PhiloxState state) {
   });
 }
 
-void normal(Cpu, const View& y, double mean, double deviation, PhiloxState state) {
+void Normal::run(Cpu) const {
   dispatch_floats(y.dtype, "normal", [&]<class S>() {
     using C = compute_t<S>;
     for_each_chunk(y.numel(), [&](std::int64_t first, std::int64_t n) {
@@ -129,7 +129,7 @@ void normal(Cpu, const View& y, double mean, double deviation, PhiloxState state
   });
 }
 
-void bernoulli(Cpu, const View& y, double probability, PhiloxState state) {
+void Bernoulli::run(Cpu) const {
   const std::uint32_t bound = draws_below(probability, 24);  // word >> 8 is below this if and only if unit_float(word) < probability
   dispatch_all(y.dtype, [&]<class S>() {
     const S one = from_number<S>(1), zero = from_number<S>(0);
@@ -139,7 +139,7 @@ void bernoulli(Cpu, const View& y, double probability, PhiloxState state) {
   });
 }
 
-void whole_numbers(Cpu, const View& y, std::int64_t low, std::uint64_t span, PhiloxState state) {
+void Randint::run(Cpu) const {
   const WholeNumbers numbers(low, span);
   dispatch_numbers(y.dtype, "whole_numbers", [&]<class S>() {
     if constexpr (std::is_integral_v<S>)
@@ -155,8 +155,8 @@ void whole_numbers(Cpu, const View& y, std::int64_t low, std::uint64_t span, Phi
   });
 }
 
-void dropout(Cpu, const View& x, const View& y, double p, PhiloxState state) {
-  const Dropout dropout(p, state);
+void Dropout::run(Cpu) const {
+  const DropoutRuns dropout(p, state);
   dispatch_floats(y.dtype, "dropout", [&]<class S>() {
     using C = compute_t<S>;
     for_each_chunk(y.numel(), [&](std::int64_t first, std::int64_t n) {

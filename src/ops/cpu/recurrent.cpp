@@ -97,15 +97,14 @@ template <class C>
 
 }  // namespace
 
-void lstm_cell(Cpu, const View& x_gates, const View& h_gates, const View& c, const View& h_after, const View& c_after) {
+void LstmCell::run(Cpu) const {
   each_row("lstm_cell", c, [&]<class C>(std::int64_t row) {
     lstm_row<C>(read<C>(x_gates, row), read<C>(h_gates, row), read<C>(c, row), row_of<C>(h_after, row), row_of<C>(c_after, row),
                 c.shape[1]);
   });
 }
 
-void lstm_cell_grad(Cpu, const View& x_gates, const View& h_gates, const View& c, const View& dh, const View& dc, const View& d_gates,
-                    const View& d_c) {
+void LstmCellGrad::run(Cpu) const {
   each_row("lstm_cell", c, [&]<class C>(std::int64_t row) {
     const auto run = dh.data ? (dc.data ? lstm_row_grad<C, true, true> : lstm_row_grad<C, true, false>) : lstm_row_grad<C, false, true>;
     run(read<C>(x_gates, row), read<C>(h_gates, row), read<C>(c, row), read<C>(dh, row), read<C>(dc, row), row_of<C>(d_gates, row),
@@ -113,14 +112,13 @@ void lstm_cell_grad(Cpu, const View& x_gates, const View& h_gates, const View& c
   });
 }
 
-void gru_cell(Cpu, const View& x_gates, const View& h_gates, const View& h, const View& after) {
+void GruCell::run(Cpu) const {
   each_row("gru_cell", h, [&]<class C>(std::int64_t row) {
     gru_row<C>(read<C>(x_gates, row), read<C>(h_gates, row), read<C>(h, row), row_of<C>(after, row), h.shape[1]);
   });
 }
 
-void gru_cell_grad(Cpu, const View& x_gates, const View& h_gates, const View& h, const View& d_after, const View& dx_gates,
-                   const View& dh_gates, const View& dh) {
+void GruCellGrad::run(Cpu) const {
   each_row("gru_cell", h, [&]<class C>(std::int64_t row) {
     gru_row_grad<C>(read<C>(x_gates, row), read<C>(h_gates, row), read<C>(h, row), read<C>(d_after, row), row_of<C>(dx_gates, row),
                     row_of<C>(dh_gates, row), row_of<C>(dh, row), h.shape[1]);

@@ -36,11 +36,11 @@ constexpr Fold<C> fold_of() {
 }
 
 template <class C>
-Fold<C> fold_for(Reduce f) {
+Fold<C> fold_for(ReduceFunction f) {
   switch (f) {
-    case Reduce::sum: return fold_of<Sum, C>();
-    case Reduce::prod: return fold_of<Product, C>();
-    case Reduce::max: return fold_of<Largest, C>();
+    case ReduceFunction::sum: return fold_of<Sum, C>();
+    case ReduceFunction::prod: return fold_of<Product, C>();
+    case ReduceFunction::max: return fold_of<Largest, C>();
     default: return fold_of<Smallest, C>();
   }
 }
@@ -261,25 +261,25 @@ void logsumexp(const View& x, const View& y) {
 
 }  // namespace
 
-void reduce(Cpu, Reduce f, const View& x, const View& y, double scale) {
-  if (f == Reduce::any || f == Reduce::all) {
-    const Fold<bool> fold = f == Reduce::any ? fold_of<Largest, bool>() : fold_of<Smallest, bool>();
+void Reduce::run(Cpu) const {
+  if (f == ReduceFunction::any || f == ReduceFunction::all) {
+    const Fold<bool> fold = f == ReduceFunction::any ? fold_of<Largest, bool>() : fold_of<Smallest, bool>();
     dispatch_all(x.dtype, [&]<class S>() { reduce_as<S, bool, bool>(fold, x, y, 1); });
-  } else if (f == Reduce::logsumexp) {
+  } else if (f == ReduceFunction::logsumexp) {
     dispatch_floats(x.dtype, "logsumexp", [&]<class S>() { logsumexp<S, compute_t<S>>(x, y); });
-  } else if (!is_floating(x.dtype) && (f == Reduce::sum || f == Reduce::prod)) {
+  } else if (!is_floating(x.dtype) && (f == ReduceFunction::sum || f == ReduceFunction::prod)) {
     dispatch_all(x.dtype, [&]<class S>() {
       if constexpr (std::is_integral_v<S>) reduce_as<S, std::int64_t, std::int64_t>(fold_for<std::int64_t>(f), x, y, 1);
     });
   } else {
     dispatch_numbers(x.dtype, "reduce", [&]<class S>() {
       using C = compute_t<S>;
-      reduce_as<S, C, S>(fold_for<C>(f), x, y, f == Reduce::sum ? scale : 1);
+      reduce_as<S, C, S>(fold_for<C>(f), x, y, f == ReduceFunction::sum ? scale : 1);
     });
   }
 }
 
-void arg_reduce(Cpu, bool largest, const View& x, const View& y, int dim) {
+void ArgReduce::run(Cpu) const {
   Shape shape = x.shape;
   Strides x_strides = x.strides, y_strides = y.strides;
   const std::int64_t length = x.shape[dim], step = x.strides[dim];
@@ -334,7 +334,7 @@ void arg_reduce(Cpu, bool largest, const View& x, const View& y, int dim) {
   });
 }
 
-void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse) {
+void Cumsum::run(Cpu) const {
   Shape shape = x.shape;
   Strides x_strides = x.strides, y_strides = y.strides;
   const std::int64_t length = x.shape[dim];

@@ -65,7 +65,7 @@ auto key_of(S value) {
 
 }  // namespace
 
-void sort(Cpu, const View& x, const View& values, const View& indices, bool descending) {
+void Sort::run(Cpu) const {
   if (x.numel() == 0) return;
   Shape shape = x.shape;
   Strides strides = x.strides;
@@ -100,7 +100,7 @@ void sort(Cpu, const View& x, const View& values, const View& indices, bool desc
   });
 }
 
-void searchsorted(Cpu, const View& sorted, const View& x, const View& places, bool right) {
+void Searchsorted::run(Cpu) const {
   const std::int64_t length = sorted.shape[1], columns = x.shape[1];
   dispatch_numbers(x.dtype, "searchsorted", [&]<class S>() {
     parallel_units(
@@ -111,7 +111,7 @@ void searchsorted(Cpu, const View& sorted, const View& x, const View& places, bo
   });
 }
 
-void topk(Cpu, const View& x, const View& values, const View& indices) {
+void Topk::run(Cpu) const {
   if (values.numel() == 0) return;
   Shape shape = x.shape;
   Strides strides = x.strides;
@@ -160,7 +160,7 @@ void topk(Cpu, const View& x, const View& values, const View& indices) {
 }
 
 /// A permutation sorts random keys.
-void permutation(Cpu, const View& y, PhiloxState state) {
+void Permutation::run(Cpu) const {
   const std::int64_t n = y.shape[0];
   const Scratch<Ranked<std::uint64_t>> entries(2 * n, y.stream);
   const std::uint64_t first = state.offset + (state.base ? *state.base : 0);

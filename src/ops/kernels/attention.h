@@ -1,6 +1,6 @@
 #pragma once
+#include "tensor/kernel.h"
 #include "tensor/random.h"
-#include "tensor/view.h"
 
 namespace tern::kernels {
 
@@ -14,28 +14,36 @@ inline constexpr float hidden_padding = -1e4f;
 ///   padding[b, s] > hidden_padding
 /// A query that sees no key gives zeros, and its gradients are zeros.
 struct AttentionMask {
-  View padding;             ///< (B, S), f32 (f64 for f64 scores), contiguous, added to the scores; no data: nothing is added
-  View prefix;              ///< (B), i64, contiguous; no data: all 0. Only with `causal`
-  View key_lengths;         ///< (B), i64, contiguous; no data: all S
+  In padding;               ///< (B, S), f32 (f64 for f64 scores), contiguous, added to the scores; no data: nothing is added
+  In prefix;                ///< (B), i64, contiguous; no data: all 0. Only with `causal`
+  In key_lengths;           ///< (B), i64, contiguous; no data: all S
   std::int64_t window = 0;  ///< number of keys that a query sees, its own included; 0: no limit. Only with `causal`
   bool causal = false;
 };
 
 /// y = softmax(x + padding) over the columns that a row sees, and 0 in the others; a row that sees no column, or only scores of -inf, is 0.
-/// x (B, ..., T, S), at least two dimensions, contiguous, floating; y likewise, and may be x.
-void attention_softmax(Cpu, const View& x, const AttentionMask& mask, const View& y);
-/// CUDA takes no key_lengths and no window.
-void attention_softmax(Cuda, const View& x, const AttentionMask& mask, const View& y);
+/// x (B, ..., T, S), at least two dimensions, contiguous, floating; y likewise, and may be x. CUDA takes no key_lengths and no window.
+struct AttentionSoftmax {
+  In x;
+  AttentionMask mask;
+  Out y;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// dx = y (g - sum(g y)) for each row of (..., S); everything contiguous and of one dtype. dx may be y or g.
-void attention_softmax_grad(Cpu, const View& y, const View& g, const View& dx);
-void attention_softmax_grad(Cuda, const View& y, const View& g, const View& dx);
+struct AttentionSoftmaxGrad {
+  In y, g;
+  Out dx;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// Attention as kernels take it: parameters of a call with q (B, T, H, D), k and v (B, S, Hkv, D), y (B, T, H, D). The last stride of each
 /// is 1, the others are arbitrary. Head h uses the keys and values of head h / (H / Hkv).
 struct Attention {
   AttentionMask mask;
-  View bias;           ///< (B, H, T, S), any strides, 0 where broadcast, of q's dtype, added to scale q k^T; no data: none
+  In bias;             ///< (B, H, T, S), any strides, 0 where broadcast, of q's dtype, added to scale q k^T; no data: none
   double scale = 1;    ///< factor of q k^T
   double dropout = 0;  ///< probability of dropout of the attention probabilities
   PhiloxState draws;   ///< element i of the probabilities (B, H, T, S) uses random number i, as in dropout
@@ -43,7 +51,7 @@ struct Attention {
   /// - 1; k and v likewise by key_starts. The masks' B is then N, the T and S above are those of each sequence, and max_queries and
   /// max_keys, those of the longest, are the T and S by which probabilities are numbered for `draws`. No data: one sequence for each batch
   /// row.
-  View query_starts, key_starts;
+  In query_starts, key_starts;
   std::int64_t max_queries = 0, max_keys = 0;
 };
 
@@ -52,25 +60,39 @@ struct Attention {
 /// log2 of the sum of each query's exponentials, infinity for a query that sees no key. With a bias, which may be as large as the dtype
 /// allows, there are two of them, (2, B, H, T): the second ones are what rounding has taken from the first. On a GPU without a bias, a sum
 /// beyond 2^30 is infinity, too: the query then has no gradient.
-void flash_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
-void flash_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y, const View& log_sums);
+struct FlashAttention {
+  In q, k, v;
+  Attention attention;
+  Out y, log_sums;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// Attention of one query per sequence, as in decoding with cached keys: q and y (B, 1, H, D), no dropout, no packed sequences. Keys and
 /// values are read in place, once for all query heads that share them, split along the keys (split-KV) into parts of decode_part keys,
 /// whose sums are added in order. A sequence's result depends neither on other sequences nor on hidden keys after its own.
-void decode_attention(Cpu, const View& q, const View& k, const View& v, const Attention& attention, const View& y);
-void decode_attention(Cuda, const View& q, const View& k, const View& v, const Attention& attention, const View& y);
+struct DecodeAttention {
+  In q, k, v;
+  Attention attention;
+  Out y;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 inline constexpr int decode_part = 256;
 
-/// dq, dk, dv (each like its input: last stride 1, other strides arbitrary), and dbias unless it has no data (contiguous, of the bias's
-/// shape with broadcast dimensions 1), from g, the gradient of y, last stride 1, and from y and log_sums of forward. Deterministic.
+/// Gradients of attention, each like its input: last stride 1, other strides arbitrary. The bias's may have no data.
 struct AttentionGradients {
-  View q, k, v, bias;
+  Out q, k, v, bias;
 };
-void flash_attention_grad(Cpu, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
-                          const Attention& attention, const AttentionGradients& gradients);
-void flash_attention_grad(Cuda, const View& q, const View& k, const View& v, const View& y, const View& log_sums, const View& g,
-                          const Attention& attention, const AttentionGradients& gradients);
+/// Gradients from g, the gradient of y, last stride 1, and from y and log_sums of forward. dbias, unless it has no data, is contiguous, of
+/// the bias's shape with broadcast dimensions 1. Deterministic.
+struct FlashAttentionGrad {
+  In q, k, v, y, log_sums, g;
+  Attention attention;
+  AttentionGradients gradients;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// Ways to compute a call. Each device has a table of the calls that it sends each way: a GPU's is at the top of
 /// cuda/attention/attention.cpp.
@@ -97,15 +119,31 @@ inline constexpr std::int64_t attention_chunk_bytes = std::int64_t{256} << 20;
 /// y (B, H, T, D) = x with each pair of elements at position t of the first `heads` heads, (2i, 2i + 1) or with `halves` (i, D / 2 + i),
 /// rotated by the angle whose cosine and sine are table[t, i] (T, D / 2, 2), contiguous, f32 (f64 for f64 x); rotated back if `inverse`.
 /// The other heads are copied. x and y have unit last stride, and any other strides.
-void rope(Cpu, const View& x, const View& table, const View& y, std::int64_t heads, bool halves, bool inverse);
-void rope(Cuda, const View& x, const View& table, const View& y, std::int64_t heads, bool halves, bool inverse);
+struct Rope {
+  In x, table;
+  Out y;
+  std::int64_t heads;
+  bool halves, inverse;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
-// Kernels that only CUDA has: called through on_cuda.
+// Kernels that only CUDA has.
 
 /// y (B, T, H, D) = dropout(softmax(scale q k^T + mask)) v for qkv (B, T, 3, H, D); contiguous, float32, T up to 64, D 32 or 64.
-void self_attention(Cuda, const View& qkv, const Attention& attention, const View& y);
+struct SelfAttention {
+  In qkv;
+  Attention attention;
+  Out y;
+  void run(Cuda) const;
+};
 
 /// dqkv from g, the gradient of y. The probabilities are recomputed, with forward's random numbers.
-void self_attention_grad(Cuda, const View& qkv, const View& g, const Attention& attention, const View& dqkv);
+struct SelfAttentionGrad {
+  In qkv, g;
+  Attention attention;
+  Out dqkv;
+  void run(Cuda) const;
+};
 
 }  // namespace tern::kernels

@@ -16,7 +16,8 @@ namespace tern::functors {
 ///   integral        integers are valid operands too (a functor without it is compiled for floats alone);
 ///   transcendental  an element costs tens of instructions, so that a second thread on the CPU pays off sooner.
 /// A binary functor has `operator()` and the trait transcendental; all take integers. exp, log and similar functions come from
-/// ops/kernels/math.h, which has a form that vectorizes. All functions are listed in Unary, Binary and Compare in ops/kernels/pointwise.h.
+/// ops/kernels/math.h, which has a form that vectorizes. All functions are listed in UnaryFunction, BinaryFunction and CompareFunction in
+/// ops/kernels/pointwise.h.
 
 /// Unsigned type in which integers are added, subtracted and multiplied: results beyond the range wrap, as on every processor, while C++
 /// leaves overflow of signed types undefined. Types shorter than int are promoted to it, and cannot overflow there.

@@ -1,6 +1,6 @@
 #pragma once
 #include "backend/error.h"
-#include "tensor/view.h"
+#include "tensor/kernel.h"
 
 namespace tern::kernels {
 
@@ -24,28 +24,52 @@ bool has_linalg(Cuda);
 
 /// Cholesky factor: the lower triangle l (..., N, N) with l l^T = a, of which only the lower triangle is read. Returns the index of the
 /// first matrix that is not positive definite, or has a NaN, or -1.
-std::int64_t cholesky(Cpu, const View& a, const View& l);
-std::int64_t cholesky(Cuda, const View& a, const View& l);
+struct Cholesky {
+  In a;
+  Out l;
+  std::int64_t run(Cpu) const;
+  std::int64_t run(Cuda) const;
+};
 
 /// QR: q (..., M, K), r (..., K, N), K = min(M, N).
-void qr(Cpu, const View& a, const View& q, const View& r);
-void qr(Cuda, const View& a, const View& q, const View& r);
+struct Qr {
+  In a;
+  Out q, r;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// Eigendecomposition: values (..., N) in ascending order, vectors (..., N, N) by columns; only the lower triangle of a is read. NaN where
 /// that is not finite.
-void eigh(Cpu, const View& a, const View& values, const View& vectors);
-void eigh(Cuda, const View& a, const View& values, const View& vectors);
+struct Eigh {
+  In a;
+  Out values, vectors;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// SVD: u (..., M, K), s (..., K) in descending order, vt (..., K, N). NaN where a is not finite.
-void svd(Cpu, const View& a, const View& u, const View& s, const View& vt);
-void svd(Cuda, const View& a, const View& u, const View& s, const View& vt);
+struct Svd {
+  In a;
+  Out u, s, vt;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// Solution x (..., N, M) of a x = b. Returns the index of the first matrix with a pivot of 0, or -1.
-std::int64_t solve(Cpu, const View& a, const View& b, const View& x);
-std::int64_t solve(Cuda, const View& a, const View& b, const View& x);
+struct Solve {
+  In a, b;
+  Out x;
+  std::int64_t run(Cpu) const;
+  std::int64_t run(Cuda) const;
+};
 
 /// Determinants: values (...), 1 where N is 0.
-void det(Cpu, const View& a, const View& values);
-void det(Cuda, const View& a, const View& values);
+struct Det {
+  In a;
+  Out values;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 }  // namespace tern::kernels

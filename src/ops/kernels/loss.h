@@ -1,14 +1,14 @@
 #pragma once
 #include <span>
 
-#include "tensor/view.h"
+#include "tensor/kernel.h"
 
 namespace tern::kernels {
 
 /// Targets, weights and options of the losses of N rows of logits.
 struct TokenTargets {
-  View targets;  ///< (N), i64
-  View weights;  ///< (N) of the losses' dtype: factor of each row's loss; without data all 1
+  In targets;  ///< (N), i64
+  In weights;  ///< (N) of the losses' dtype: factor of each row's loss; without data all 1
   std::int64_t ignore_index = -100;
   double smoothing = 0;
 };
@@ -17,36 +17,64 @@ struct TokenTargets {
 /// = logsumexp of each row. Both are 0 for rows whose target is ignored, regardless of their logits. Floats of one dtype (lse, losses: f32
 /// for 16-bit logits). All contiguous, except that x's rows may have any stride (last stride 1). Each row is read once. On the CPU a target
 /// outside the range throws; on a GPU, which cannot report it without a wait, it gives the row a loss of NaN.
-void cross_entropy(Cpu, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
-void cross_entropy(Cuda, const View& x, const TokenTargets& tokens, const View& lse, const View& losses);
+struct CrossEntropy {
+  In x;
+  TokenTargets tokens;
+  Out lse, losses;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// value () = the sum of losses (N), and total () = 1; or, for a mean, total = the sum of weight_n over the rows that are not ignored, and
 /// value is divided by it. Deterministic.
-void reduce_losses(Cpu, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
-void reduce_losses(Cuda, const View& losses, const TokenTargets& tokens, bool mean, const View& value, const View& total);
+struct ReduceLosses {
+  In losses;
+  TokenTargets tokens;
+  bool mean;
+  Out value, total;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// Gradient with respect to the losses: g (N) of any stride (0 for one gradient of all rows), divided by total (), both of the losses'
 /// dtype. Either may be without data, for 1. If the total is 0, a mean over nothing, the gradient is 0.
 struct LossGradient {
-  View g, total;
+  In g, total;
 };
 
 /// dx[n, v] = g_n / total * weight_n * (exp(x[n, v] - lse_n) - (1 - smoothing) [v = t_n] - smoothing / V); rows that are ignored: 0.
 /// dx, whose rows are contiguous, may be x.
-void cross_entropy_grad(Cpu, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx);
-void cross_entropy_grad(Cuda, const View& x, const View& lse, const TokenTargets& tokens, const LossGradient& of_loss, const View& dx);
+struct CrossEntropyGrad {
+  In x, lse;
+  TokenTargets tokens;
+  LossGradient of_loss;
+  Out dx;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// The losses (N) of logits x (N, V); x is overwritten by its gradient as above.
-void cross_entropy_with_grad(Cpu, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses);
-void cross_entropy_with_grad(Cuda, const View& x, const TokenTargets& tokens, const LossGradient& of_loss, const View& losses);
+struct CrossEntropyWithGrad {
+  InOut x;
+  TokenTargets tokens;
+  LossGradient of_loss;
+  Out losses;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// y = g / total * x, or that added to y: contiguous floats of one dtype.
 struct Scaling {
-  View x, y;
+  In x;
+  InOut y;
   Write write = Write::overwrite;
 };
 /// Several scalings, of one dtype, by one gradient g (); on a GPU four per kernel.
-void scale(Cpu, std::span<const Scaling> all, const LossGradient& of_loss);
-void scale(Cuda, std::span<const Scaling> all, const LossGradient& of_loss);
+struct Scale {
+  std::span<const Scaling> all;
+  LossGradient of_loss;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 }  // namespace tern::kernels

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tensor/kernel.h"
 #include "tensor/random.h"
-#include "tensor/view.h"
 
 namespace tern::kernels {
 
@@ -77,28 +77,59 @@ struct WholeNumbers {
 /// contiguous and floating unless said otherwise.
 
 /// y = low + (high - low) * unit_float(word), less than `high`: see UniformRange.
-void uniform(Cpu, const View& y, double low, double high, PhiloxState state);
-void uniform(Cuda, const View& y, double low, double high, PhiloxState state);
+struct Uniform {
+  Out y;
+  double low, high;
+  PhiloxState state;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// Box-Muller on words (0, 1) and (2, 3) of a block: r = sqrt(-2 ln(u1)), u1 = (word >> 8 + 0.5) 2^-24, angle 2 pi u2;
 /// the first of a pair takes the cosine, the second the sine. y = mean + deviation * z.
-void normal(Cpu, const View& y, double mean, double deviation, PhiloxState state);
-void normal(Cuda, const View& y, double mean, double deviation, PhiloxState state);
+struct Normal {
+  Out y;
+  double mean, deviation;
+  PhiloxState state;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// y = unit_float(word) < probability, as 1 or 0, in any dtype.
-void bernoulli(Cpu, const View& y, double probability, PhiloxState state);
-void bernoulli(Cuda, const View& y, double probability, PhiloxState state);
+struct Bernoulli {
+  Out y;
+  double probability;
+  PhiloxState state;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// y of i64, i32 or u8, contiguous: see WholeNumbers. All of [low, low + span) is in the dtype's range, and span >= 1.
-void whole_numbers(Cpu, const View& y, std::int64_t low, std::uint64_t span, PhiloxState state);
-void whole_numbers(Cuda, const View& y, std::int64_t low, std::uint64_t span, PhiloxState state);
+struct Randint {
+  Out y;
+  std::int64_t low;
+  std::uint64_t span;
+  PhiloxState state;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// y (n), i64 = the order that sorts n random 64-bit keys (block i: word 0 low, word 1 high), ties by position.
-void permutation(Cpu, const View& y, PhiloxState state);
-void permutation(Cuda, const View& y, PhiloxState state);
+struct Permutation {
+  Out y;
+  PhiloxState state;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// y = unit_float(word) < p ? 0 : x / (1 - p); x contiguous of y's shape and dtype; y may be x.
-void dropout(Cpu, const View& x, const View& y, double p, PhiloxState state);
-void dropout(Cuda, const View& x, const View& y, double p, PhiloxState state);
+struct Dropout {
+  In x;
+  Out y;
+  double p;
+  PhiloxState state;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 }  // namespace tern::kernels

@@ -4,30 +4,48 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/kernel.h"
 #include "tensor/storage.h"
-#include "tensor/view.h"
 
 namespace tern::kernels {
 
-enum class Reduce : std::uint8_t { sum, prod, max, min, logsumexp, any, all };
+enum class ReduceFunction : std::uint8_t { sum, prod, max, min, logsumexp, any, all };
 
 /// y = scale * reduction of x over the dimensions in which y has size 1 and x has not; x and y have the same number of dimensions, any
 /// strides. `scale` applies to sum only, in f64, so that the mean of equal numbers is that number. Dtypes: sum, prod: y has x's floating
 /// dtype, or i64 for integers and bool; max, min: x's numeric dtype; logsumexp: a floating one; any, all: x of any dtype, y bool. 16-bit
 /// floats are reduced in float32. Over no elements: sum 0, prod 1, logsumexp -inf, any false, all true (max and min of nothing are refused
 /// by the op). NaN propagates. Sums are pairwise or tree-shaped, and deterministic.
-void reduce(Cpu, Reduce f, const View& x, const View& y, double scale);
-void reduce(Cuda, Reduce f, const View& x, const View& y, double scale);
+struct Reduce {
+  ReduceFunction f;
+  In x;
+  Out y;
+  double scale;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// y (i64) = the index of the largest (or smallest) element along `dim`, the first among equals; NaN counts as largest
 /// (smallest). y has size 1 in that dimension.
-void arg_reduce(Cpu, bool largest, const View& x, const View& y, int dim);
-void arg_reduce(Cuda, bool largest, const View& x, const View& y, int dim);
+struct ArgReduce {
+  bool largest;
+  In x;
+  Out y;
+  int dim;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// y = cumulative sum of x along `dim`, from the end if `reverse`; same shape, any strides. y has x's floating dtype, or i64 for integers
 /// and bool.
-void cumsum(Cpu, const View& x, const View& y, int dim, bool reverse);
-void cumsum(Cuda, const View& x, const View& y, int dim, bool reverse);
+struct Cumsum {
+  In x;
+  Out y;
+  int dim;
+  bool reverse;
+  void run(Cpu) const;
+  void run(Cuda) const;
+};
 
 /// Sum over partial results: `to` (N) = the sum of `count` parts of N elements each, in their order, or that sum added to it.
 struct PartialSum {
@@ -39,10 +57,13 @@ struct PartialSum {
   bool adds;
 };
 
-/// Computes all of the sums; on a GPU one kernel adds up to 64 of similar length. Their order in the span may change. CPU kernels leave no
-/// partial sums.
-inline void add_partial_sums(Cpu, std::span<PartialSum>, Stream) { fail("add_partial_sums", "expected sums on a GPU"); }
-void add_partial_sums(Cuda, std::span<PartialSum> sums, Stream stream);
+/// Computes all of the sums; one launch adds up to 64 of similar length. Their order in the span may change. CPU kernels leave no partial
+/// sums.
+struct AddPartialSums {
+  std::span<PartialSum> sums;
+  Stream stream;
+  void run(Cuda) const;
+};
 
 /// Deferred (batched) reductions of a backward pass. Gradients of norms and biases are sums over rows, which kernels leave as partial sums,
 /// one part for some rows each. There are two dozen and more of them in a pass, of a few KB each: little work, but many kernels. A kernel
@@ -69,7 +90,7 @@ class DeferredSums {
   /// Queues the additions. Results are valid only after this.
   void finish() {
     std::vector<PartialSum> sums = std::exchange(sums_, {});
-    if (!sums.empty()) on(stream_.device, [&](auto dev) { add_partial_sums(dev, sums, stream_); }, "sum_gradients");
+    if (!sums.empty()) launch(Cuda{}, AddPartialSums{sums, stream_}, "sum_gradients");
     memory_.clear();
     bytes_ = 0;
   }
