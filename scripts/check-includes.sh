@@ -31,6 +31,7 @@ cuda/linalg:    backend tensor ops/kernels cuda/runtime cuda/device cuda/gemm/cu
 
 autodiff:       backend tensor ops/kernels
 ops:            backend tensor ops/kernels autodiff
+compile:        backend tensor ops/kernels autodiff ops
 nn:             backend tensor autodiff ops
 train:          backend tensor ops/kernels autodiff ops nn
 io:             backend tensor ops text
@@ -43,7 +44,7 @@ parallel/nccl:  backend tensor ops parallel cuda/runtime cuda/device
 trainer:        backend tensor autodiff ops nn train text io profile parallel
 '
 # tern.h and the programs stand above all rooms. Kernels are reached through ops/kernels.
-top='backend tensor autodiff ops nn train text io data models profile parallel trainer'
+top='backend tensor autodiff ops compile nn train text io data models profile parallel trainer'
 
 # check ROOT: prints the faults of the tree under ROOT, and fails if there are any.
 check() (

@@ -8,6 +8,7 @@
 
 #include "autodiff/anomaly.h"
 #include "autodiff/engine.h"
+#include "compile/compile.h"
 #include "data/dlpack.h"
 #include "data/loader.h"
 #include "data/token_file.h"

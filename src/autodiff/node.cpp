@@ -221,6 +221,7 @@ bool Tensor::requires_grad() const {
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
   if (!is_leaf()) fail("set_requires_grad", "expected a leaf: detach() gives one");
   if (requires_grad && !is_floating(dtype())) fail("set_requires_grad", fmt::format("expected a floating dtype but got {}", name(dtype())));
+  if (const AutogradState* state = autograd_state(*this); state && state->requires_grad != requires_grad) count_mode_change();
   ensure_autograd_state(*this).requires_grad = requires_grad;  // also for a frozen tensor, which then has an autograd state
   if (requires_grad) gradient_sink(*this);                     // now, because several threads may look for it later
   return *this;

@@ -5,7 +5,11 @@ namespace tern {
 
 struct Node;
 struct OpCall;
+class KernelCall;
+class Storage;
 class Tensor;
+template <class T>
+class Ref;
 
 namespace backend {
 
@@ -29,6 +33,8 @@ class Observer {
   virtual void begin_kernel() {}
   /// A kernel's call has returned, or its launch is queued: see begin_kernel.
   virtual void end_kernel(const char* /*op*/) {}
+  /// The kernel of the scope that began last, with its arguments, is about to run. Throws to refuse it.
+  virtual void run_kernel(const KernelCall&) {}
   /// Floating-point operations of the running kernel.
   virtual void count_flops(double /*flops*/, bool /*is_product*/) {}
   /// Name of an in-place op; its kernel is the next one.
@@ -53,6 +59,16 @@ class Observer {
   virtual void begin_pass(const char* /*name*/) {}
   /// The pass that began last has ended.
   virtual void end_pass() {}
+
+  /// A tensor is about to be allocated.
+  virtual void begin_allocation() {}
+  /// The memory of that tensor.
+  virtual void end_allocation(const Ref<Storage>&) {}
+  /// A kernel or the host gets the address of a tensor's memory.
+  virtual void on_view(const Ref<Storage>&) {}
+  /// The host reads or writes a tensor's elements by this function, "item", or runs what observers do not see, "CapturedStep". Throws to
+  /// refuse it.
+  virtual void on_host_access(const char* /*function*/, const Ref<Storage>&) {}
 
   /// A collective that this thread began has ended, and the thread got its result. On the steady clock in nanoseconds, it ran from `begin`
   /// to `end` in parallel with the thread, which waited for `waited` of that. On a GPU its kernel measures the times.

@@ -191,7 +191,9 @@ ModuleScope::ModuleScope(const Module* module_, const char* type_) : ModuleFrame
 }
 
 void Module::train(bool on) {
-  EachModule([on](const std::string&, Module& module) { module.training = on; }).walk(*this);
+  EachModule([on](const std::string&, Module& module) {
+    if (std::exchange(module.training, on) != on) count_mode_change();
+  }).walk(*this);
 }
 
 std::vector<NamedTensor> named_parameters(const Module& module) { return collect(module, true, false); }
@@ -255,6 +257,7 @@ void detail::rebind(const Tensor& x, const Tensor& data) {
   TensorImpl& into = x.impl();
   const TensorImpl& from = data.impl();
   into.storage = from.storage;
+  count_mode_change();
   into.offset = from.offset;
   into.shape = from.shape;
   into.strides = from.strides;

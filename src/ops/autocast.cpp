@@ -43,6 +43,11 @@ void Autocast::use(const Tensor& x, const Tensor& copy) {
   kept = {x, record(Op{.name = "cast"}, copy, {x}, {}, backward), x.version(), context().grad};
 }
 
+void Autocast::forget() {
+  weights_.clear();
+  if (scope_.before()) scope_.before()->forget();
+}
+
 Tensor detail::operand(const Op& op, const Tensor& x) {
   if (!x.defined()) return x;
   if (op.takes == Takes::floating) check_floating(op.name, x);

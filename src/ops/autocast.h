@@ -23,6 +23,8 @@ class Autocast {
   /// Makes `copy`, which has the elements of a weight in dtype(), the weight's cast until it is edited: ops then do not read the weight.
   void use(const Tensor& x, const Tensor& copy);
   DType dtype() const { return dtype_; }  ///< bf16 or f16
+  /// Drops the weights' casts of this scope and of those around it: after edits that no version counts, as those of a replayed graph.
+  void forget();
 
  private:
   struct Cast {

@@ -4,6 +4,7 @@
 
 #include "autodiff/autograd_state.h"
 #include "backend/stream.h"
+#include "ops/autocast.h"
 #include "ops/factory.h"
 
 namespace tern {
@@ -75,9 +76,11 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
     if (x.device() != device_) fail("CapturedStep", "expected inputs on " + to_string(device_));
     if (detail::carries_tangent(x)) fail("CapturedStep", "expected inputs without tangents: within jvp call the function itself");
   }
+  if (backend::observer) backend::tell([](backend::Observer& told) { told.on_host_access("CapturedStep", {}); });
   OnStream here(stream_->get());
   write_lazy_zeros();  // the recorded work reads and leaves written elements
   const Tensor result = run(inputs);
+  if (context().autocast) context().autocast->forget();  // a replay edits weights, which no version counts
   here.finish();
   return result;
 }

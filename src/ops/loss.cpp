@@ -287,7 +287,7 @@ Tensors scaled(const Backward& call, const Tensors& kept, const kernels::LossGra
     gradients[input] = to.result();
     all.push_back({x.view(), to.view(), to.write});
   }
-  launch(call.grad().device(), kernels::Scale{all, of_loss});
+  launch(call.grad().device(), kernels::Scale{std::move(all), of_loss});
   return gradients;
 }
 

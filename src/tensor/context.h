@@ -67,6 +67,12 @@ struct Context {
 /// This thread's context, created at the first call.
 Context& context() noexcept;
 
+/// Number of changes that ops cannot see: a module that begins or ends training, a parameter that is frozen or gets other memory. What
+/// keeps an earlier run of a function (compile/compile.h) begins anew after one.
+std::uint64_t mode_changes() noexcept;
+/// Counts such a change.
+void count_mode_change() noexcept;
+
 /// Device on which this thread's factories, random tensors and modules are created if none is given: the CPU outside of a DeviceScope.
 inline Device default_device() { return context().factory_device; }
 

@@ -2,12 +2,13 @@
 #include <cstddef>
 #include <type_traits>
 #include <utility>
-
-#include "tensor/tensor.h"
+#include <vector>
 
 // The fields of an aggregate, in their order: what an op keeps for backward, and a batch with names, are structs whose tensors are thereby
 // listed.
 namespace tern {
+
+class Tensor;
 
 namespace detail {
 
@@ -25,7 +26,7 @@ constexpr bool takes_fields(std::index_sequence<I...>) {
 }
 
 /// Number of fields of an aggregate without arrays.
-template <class A, std::size_t N = 12>
+template <class A, std::size_t N = 16>
 constexpr std::size_t field_count() {
   if constexpr (N == 0 || takes_fields<A>(std::make_index_sequence<N>())) return N;
   else return field_count<A, N - 1>();
@@ -34,13 +35,13 @@ constexpr std::size_t field_count() {
 template <class Field, class F>
 void visit_field(Field& field, F& f) {
   using Type = std::remove_const_t<Field>;
-  static_assert(!std::is_same_v<Type, Tensors>, "a list among the fields: give each of its tensors a field");
+  static_assert(!std::is_same_v<Type, std::vector<Tensor>>, "a list among the fields: give each of its tensors a field");
   if constexpr (std::is_same_v<Type, Tensor>) f(field);
 }
 
 }  // namespace detail
 
-/// Returns f(field, ...) of all fields of an aggregate, which has up to 12 and no array among them.
+/// Returns f(field, ...) of all fields of an aggregate, which has up to 16 and no array among them.
 template <class A, class F>
 constexpr auto with_fields(A& a, F&& f) {
   static_assert(std::is_aggregate_v<std::remove_const_t<A>>);
@@ -80,9 +81,21 @@ constexpr auto with_fields(A& a, F&& f) {
   } else if constexpr (count == 11) {
     auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10] = a;
     return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10);
-  } else {
+  } else if constexpr (count == 12) {
     auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11] = a;
     return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11);
+  } else if constexpr (count == 13) {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12] = a;
+    return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12);
+  } else if constexpr (count == 14) {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13] = a;
+    return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13);
+  } else if constexpr (count == 15) {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14] = a;
+    return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14);
+  } else {
+    auto& [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15] = a;
+    return f(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15);
   }
 }
 

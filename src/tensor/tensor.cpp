@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -60,6 +61,10 @@ Context& context() noexcept {
   thread_local Context instance;
   return instance;
 }
+
+static std::atomic<std::uint64_t> changes_of_modes = 0;
+std::uint64_t mode_changes() noexcept { return changes_of_modes.load(std::memory_order_relaxed); }
+void count_mode_change() noexcept { changes_of_modes.fetch_add(1, std::memory_order_relaxed); }
 
 PhiloxState Generator::reserve_rows(std::int64_t count) {
   if (rows_.count < 1 || count % rows_.count != 0)
@@ -119,11 +124,13 @@ Tensor empty(const Shape& shape, DType dtype, Device device) {
       if (size < 0) fail("empty", fmt::format("expected sizes >= 0 but got {}", to_string(shape)));
     fail("empty", fmt::format("expected a shape whose size fits in memory but got {}", to_string(shape)));
   }
+  if (backend::observer) backend::tell([](backend::Observer& told) { told.begin_allocation(); });
   auto impl = make_ref<TensorImpl>();
   impl->storage = make_ref<Storage>(numel(shape) == 0 ? 0 : static_cast<std::size_t>(*bytes), context().stream(device));
   impl->shape = shape;
   impl->strides = contiguous_strides(shape);
   impl->dtype = dtype;
+  if (backend::observer) backend::tell([&](backend::Observer& told) { told.end_allocation(impl->storage); });
   return Tensor(std::move(impl));
 }
 
@@ -136,6 +143,8 @@ std::int64_t Tensor::size(int dim) const { return shape()[normalize_dim(dim, dim
 
 /// Address of the first element.
 static void* address_of(const TensorImpl& x) {
+  if (backend::observer) [[unlikely]]
+    backend::tell([&](backend::Observer& told) { told.on_view(x.storage); });
   return static_cast<char*>(x.storage->data()) + x.offset * static_cast<std::int64_t>(size_of(x.dtype));
 }
 
@@ -167,6 +176,11 @@ Tensor Tensor::window(const Shape& new_shape, const Strides& new_strides, std::i
   return Tensor(std::move(result));
 }
 
+/// Tells the observers that `function` reads or writes elements of x on the host.
+static void tell_host_access(const char* function, const Tensor& x) {
+  if (backend::observer) backend::tell([&](backend::Observer& told) { told.on_host_access(function, x.impl().storage); });
+}
+
 template <class T>
 static void check_type(const Tensor& x, const char* where) {
   if (x.dtype() != dtype_of<T>) fail(where, fmt::format("expected a tensor of {} but got {}", name(dtype_of<T>), name(x.dtype())));
@@ -175,6 +189,7 @@ static void check_type(const Tensor& x, const char* where) {
 template <class Value>
 Value* Tensor::data() const {
   check_type<Value>(*this, "data");
+  tell_host_access("data", *this);
   return view().as<Value>();
 }
 
@@ -183,6 +198,7 @@ Tensor Tensor::from(std::span<const Value> values, const Shape& shape, Device de
   Tensor result = empty(shape, dtype_of<Value>, device);
   if (static_cast<std::int64_t>(values.size()) != result.numel())
     fail("from", fmt::format("expected {} values for shape {} but got {}", result.numel(), to_string(shape), values.size()));
+  tell_host_access("from", result);
   if (!values.empty())
     with_backend(device, [&](auto dev) {
       const View y = result.view();
@@ -200,6 +216,7 @@ Tensor Tensor::from(const std::vector<bool>& values, const Shape& shape, Device 
 template <class Value>
 std::vector<Value> Tensor::to_vector() const {
   check_type<Value>(*this, "to_vector");
+  tell_host_access("to_vector", *this);
   std::vector<Value> result(static_cast<std::size_t>(numel()));
   if (result.empty()) return result;
   // One copy of the covered range, then a walk over it: reading a strided window needs no kernel.
@@ -250,6 +267,7 @@ static std::string shown(S value) {
 template <class Value>
 Value Tensor::item() const {
   if (numel() != 1) fail("item", fmt::format("expected one element but got shape {}", to_string(shape())));
+  tell_host_access("item", *this);
   const View x = view();
   return dispatch_all(dtype(), [&]<class S>() {
     S value{};

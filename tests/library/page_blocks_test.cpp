@@ -79,6 +79,11 @@ struct Page_checkpoints : Page {
   Tensor numbers = zeros({3}, DType::i64);
 };
 
+struct Page_compile : Page {
+  WithLoss model;
+  train::AdamW optimizer{nn::parameters(model)};
+};
+
 struct Page_data : Page {
   static constexpr bool runs = false;
   int epochs = 1;

@@ -1,3 +1,5 @@
+#include <span>
+
 #include "cuda/device/online_softmax.cuh"
 #include "cuda/device/row.cuh"
 #include "cuda/rows/row_launch.h"
@@ -468,7 +470,7 @@ void Scale::run(Cuda) const {
   if (all.empty()) return;
   dispatch_floats(all[0].x.dtype, "scale", [&]<class T>() {
     for (std::size_t first = 0; first < all.size(); first += max_scalings) {
-      const auto some = all.subspan(first, std::min(max_scalings, all.size() - first));
+      const auto some = std::span<const Scaling>(all).subspan(first, std::min(max_scalings, all.size() - first));
       Scalings<T> scalings{};
       std::int64_t max_threads = 0;
       for (std::size_t i = 0; i < some.size(); ++i) {

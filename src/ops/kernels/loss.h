@@ -1,5 +1,5 @@
 #pragma once
-#include <span>
+#include <vector>
 
 #include "tensor/kernel.h"
 
@@ -71,7 +71,7 @@ struct Scaling {
 };
 /// Several scalings, of one dtype, by one gradient g (); on a GPU four per kernel.
 struct Scale {
-  std::span<const Scaling> all;
+  std::vector<Scaling> all;
   LossGradient of_loss;
   void run(Cpu) const;
   void run(Cuda) const;

@@ -1,0 +1,223 @@
+#include "compile/compile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "autodiff/autograd_state.h"
+#include "compile/trace.h"
+#include "ops/autocast.h"
+#include "ops/factory.h"
+#include "tensor/context.h"
+
+namespace tern::compiler {
+
+namespace {
+
+constexpr std::size_t max_programs = 64;
+constexpr std::int64_t small_bytes = std::int64_t{64} << 10;  ///< results up to this size are copied for the caller
+
+/// True for the calls of a kind of arguments, counted from the first traced one, that are traced and compared with it: 2, 10, 100, 1000,
+/// ...
+bool is_compared(std::int64_t call) {
+  if (call == 2) return true;
+  std::int64_t power = 10;
+  while (power < call) power *= 10;
+  return power == call;
+}
+
+/// Kind of a call: of its arguments, and of the modes of this thread in which ops choose kernels.
+std::vector<std::int64_t> key_of(const Tensors& arguments) {
+  const Context& now = context();
+  std::vector<std::int64_t> key = {now.grad,
+                                   now.kernels.fused,
+                                   now.kernels.autotune,
+                                   static_cast<std::int64_t>(now.kernels.matmul_precision),
+                                   now.autocast ? static_cast<std::int64_t>(now.autocast->dtype()) : -1,
+                                   static_cast<std::int64_t>(now.factory_device.type),
+                                   now.generator.rows().first,
+                                   now.generator.rows().count,
+                                   now.generator.rows().total};
+  for (const Tensor& x : arguments) {
+    key.push_back(x.defined() ? static_cast<std::int64_t>(x.dtype()) : -1);
+    if (!x.defined()) continue;
+    key.push_back(x.dims());
+    key.insert(key.end(), x.shape().begin(), x.shape().end());
+  }
+  return key;
+}
+
+Tensors contiguous_copies(const Tensors& tensors) {
+  const NoGrad unrecorded;
+  Tensors copies;
+  for (const Tensor& x : tensors) copies.push_back(x.defined() ? clone(x) : x);
+  return copies;
+}
+
+Tensors for_caller(const Tensors& results) {
+  const NoGrad unrecorded;
+  Tensors given;
+  for (const Tensor& x : results) {
+    const bool is_small = x.defined() && x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) <= small_bytes;
+    given.push_back(is_small ? clone(x) : x);
+  }
+  return given;
+}
+
+}  // namespace
+
+struct Programs::Entry {
+  std::optional<Program> program;
+  std::unique_ptr<backend::Graph> graph;
+  std::int64_t calls = 0;          ///< from the first traced one
+  std::int64_t last_use = 0;       ///< as a number of calls of all kinds
+  std::uint64_t mode_changes = 0;  ///< mode_changes() after the last trace
+  std::uint64_t seed = 0;          ///< of the graph, in whose kernels that draw it is a constant
+};
+
+Programs::Programs(Device device)
+    : device_(device), stream_(with_backend(device, [&](auto dev) { return backend::graph_stream(dev, device); })) {}
+Programs::~Programs() = default;
+Programs::Programs(Programs&&) noexcept = default;
+Programs& Programs::operator=(Programs&&) noexcept = default;
+
+void Programs::forget() { entries_.clear(); }
+std::size_t Programs::size() const { return entries_.size(); }
+
+Tensors Programs::call(const Function& f, const Tensors& arguments) {
+  for (const Tensor& x : arguments) {
+    if (!x.defined()) continue;
+    if (x.device() != device_) fail("compile", "expected arguments on " + to_string(device_) + " but got one on " + to_string(x.device()));
+    if (detail::carries_tangent(x)) fail("compile", "expected arguments without tangents: within jvp call the function itself");
+  }
+  if (context().recording || Trace::is_active()) return f(arguments);  // a part of what another one keeps
+  // On a GPU all calls run on the stream of the graphs, so that each sees what the one before has written.
+  std::optional<StreamScope> scope;
+  if (stream_) {
+    scope.emplace(stream_->get());
+    backend::wait_stream(stream_->get(), scope->outer());
+  }
+  // A scope around the call may have casts of weights from before, which a program must make anew, and will make after it.
+  Autocast* const outer = context().autocast;
+  std::optional<Autocast> autocast;
+  if (outer) outer->forget(), autocast.emplace(outer->dtype());
+  write_lazy_zeros();
+  const Tensors results = run(f, arguments);
+  if (stream_) backend::wait_stream(scope->outer(), stream_->get());
+  return results;
+}
+
+Tensors Programs::run(const Function& f, const Tensors& arguments) {
+  if (!has_run_) {  // libraries load their kernels, optimizers create their moments
+    has_run_ = true;
+    return f(arguments);
+  }
+  Entry& entry = entry_for(key_of(arguments));
+  ++entry.calls;
+  if (entry.calls == 1 || is_compared(entry.calls)) trace(entry, f, arguments);
+  else replay(entry, arguments);
+  return for_caller(entry.program->results());
+}
+
+Programs::Entry& Programs::entry_for(const Key& key) {
+  if (const auto found = entries_.find(key);
+      found != entries_.end() && found->second.program && found->second.mode_changes != mode_changes())
+    entries_.erase(found);
+  if (entries_.size() >= max_programs && !entries_.contains(key))
+    entries_.erase(std::min_element(entries_.begin(), entries_.end(),
+                                    [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
+  Entry& entry = entries_[key];
+  entry.last_use = ++calls_;
+  return entry;
+}
+
+void Programs::trace(Entry& entry, const Function& f, const Tensors& arguments) {
+  try {
+    Trace trace(contiguous_copies(arguments), device_);
+    Tensors results = f(trace.inputs());
+    write_lazy_zeros();
+    Program program = trace.finish(std::move(results));
+    if (entry.program)
+      if (const std::string found = entry.program->difference(program); !found.empty())
+        fail("compile", "expected a function that does the same at each call but got, in " + found);
+    entry.graph = nullptr;
+    entry.program = std::move(program);
+    entry.mode_changes = mode_changes();  // those of the function itself are in the program
+  } catch (...) {
+    entry = {};  // the next call begins anew
+    throw;
+  }
+}
+
+void Programs::replay(Entry& entry, const Tensors& arguments) {
+  const NoGrad unrecorded;
+  Program& program = *entry.program;
+  if (!stream_) {
+    program.bind(arguments);
+    return program.run();
+  }
+  if (!entry.graph || (program.draws() && entry.seed != context().generator.seed())) record(entry);
+  Tensors sources;
+  std::vector<const void*> places;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].defined()) continue;
+    if (places.size() >= backend::GraphStream::max_inputs) {
+      copy_(program.inputs()[i], arguments[i]);
+      continue;
+    }
+    sources.push_back(contiguous(arguments[i]));
+    places.push_back(sources.back().view().data);
+  }
+  Generator& generator = context().generator;
+  entry.graph->launch(places, generator.position());
+  program.advance();
+}
+
+void Programs::record(Entry& entry) {
+  Program& program = *entry.program;
+  if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
+  std::vector<backend::GraphStream::Input> inputs;
+  for (const Tensor& x : program.inputs())
+    if (x.defined() && inputs.size() < backend::GraphStream::max_inputs)
+      inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
+  program.link();
+  entry.seed = context().generator.seed();
+  const ScopedValue<bool> recording(context().recording, true);
+  Generator& generator = context().generator;
+  const Generator before = generator;
+  generator.set_position(0);
+  generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));
+  try {
+    entry.graph = stream_->record([&] { program.run(); }, inputs, static_cast<std::uint64_t*>(position_.view().data));
+  } catch (...) {
+    generator = before;
+    throw;
+  }
+  generator = before;
+}
+
+std::string Programs::report() const {
+  std::string text = fmt::format("{} program{}\n", entries_.size(), entries_.size() == 1 ? "" : "s");
+  for (const auto& [key, entry] : entries_) {
+    if (!entry.program) continue;
+    std::string arguments;
+    for (const Tensor& x : entry.program->inputs())
+      arguments += fmt::format("{}{}", arguments.empty() ? "" : ", ",
+                               x.defined() ? fmt::format("{} {}", name(x.dtype()), to_string(x.shape())) : "none");
+    text += fmt::format("({}): {} kernels in {} steps, arena {:.1f} MiB for {:.1f} MiB, {} calls{}\n", arguments, entry.program->size(),
+                        entry.program->steps(), static_cast<double>(entry.program->arena_bytes()) / (1 << 20),
+                        static_cast<double>(entry.program->inner_bytes()) / (1 << 20), entry.calls,
+                        entry.graph ? fmt::format(", a graph of {} nodes", entry.graph->nodes()) : "");
+  }
+  return text;
+}
+
+std::string Programs::text() const {
+  const Entry* latest = nullptr;
+  for (const auto& [key, entry] : entries_)
+    if (entry.program && (!latest || entry.last_use > latest->last_use)) latest = &entry;
+  return latest ? latest->program->text() : "";
+}
+
+}  // namespace tern::compiler

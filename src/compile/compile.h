@@ -1,0 +1,138 @@
+#pragma once
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "backend/stream.h"
+#include "ops/captured_step.h"
+#include "tensor/tensor.h"
+
+namespace tern {
+
+namespace compiler {
+
+class Program;
+
+/// The programs of one function (Note [Programs] in compile/program.h), one for each kind of arguments.
+class Programs {
+ public:
+  using Function = std::function<Tensors(const Tensors&)>;  ///< the function, of a list
+  /// Without programs, for a function on the device.
+  explicit Programs(Device device);
+  ~Programs();
+  /// @{
+  Programs(Programs&&) noexcept;  ///< moves the programs too
+  Programs& operator=(Programs&&) noexcept;
+  /// @}
+
+  /// Calls f, which is the same at each call, or runs its program: see Compiled::operator().
+  Tensors call(const Function& f, const Tensors& arguments);
+  void forget();               ///< drops all programs
+  std::size_t size() const;    ///< number of programs
+  std::string report() const;  ///< a line for each program
+  std::string text() const;    ///< the kernels of the program that ran last
+
+ private:
+  struct Entry;
+  using Key = std::vector<std::int64_t>;
+
+  Tensors run(const Function& f, const Tensors& arguments);
+  Entry& entry_for(const Key& key);
+  void trace(Entry& entry, const Function& f, const Tensors& arguments);
+  void replay(Entry& entry, const Tensors& arguments);
+  void record(Entry& entry);
+
+  Device device_;
+  std::unique_ptr<backend::GraphStream> stream_;  ///< null on the CPU
+  std::map<Key, Entry> entries_;
+  Tensor position_;  ///< random position, i64 (), on a GPU: written before each launch of a graph
+  std::int64_t calls_ = 0;
+  bool has_run_ = false;
+};
+
+}  // namespace compiler
+
+/// A compiled function: see compile().
+template <class F>
+class Compiled {
+ public:
+  /// A function of tensors, or of a batch with names (ops/captured_step.h), on a device.
+  explicit Compiled(F f, Device device = default_device()) : f_(std::move(f)), programs_(device) {}
+
+  /// Calls the function, as written or by its program. A result keeps its elements until the next call, and for good if it has at most 64
+  /// KiB; from the second call on it has no history. Throws Error where the function does what a program cannot do again, or did not do the
+  /// same twice.
+  template <std::same_as<Tensor>... X>
+  auto operator()(const X&... arguments) {
+    return call(
+        [&](const Tensors& in) {
+          return [&]<std::size_t... i>(std::index_sequence<i...>) {
+            return f_(static_cast<const X&>(in[i])...);
+          }(std::index_sequence_for<X...>());
+        },
+        {arguments...});
+  }
+  /// The same for a batch with names.
+  template <TensorStruct Batch>
+  auto operator()(const Batch& arguments) {
+    return call(
+        [&](const Tensors& in) {
+          Batch batch;
+          auto next = in.begin();
+          for_each_tensor(batch, [&](Tensor& x) { x = *next++; });
+          return f_(static_cast<const Batch&>(batch));
+        },
+        tensors_of(arguments));
+  }
+
+  /// Drops all programs.
+  void forget() { programs_.forget(); }
+  /// Number of programs that are kept, one for each kind of arguments.
+  std::size_t programs() const { return programs_.size(); }
+  /// What the programs are, for people: a line each.
+  std::string report() const { return programs_.report(); }
+  /// The kernels of the program that ran last, a line each.
+  std::string show() const { return programs_.text(); }
+
+ private:
+  template <class Step>
+  auto call(const Step& step, const Tensors& arguments) {
+    using Result = decltype(step(arguments));
+    const auto listed = [&](const Tensors& in) -> Tensors {
+      if constexpr (std::is_void_v<Result>) return step(in), Tensors{};
+      else if constexpr (std::is_same_v<Result, Tensor>) return {step(in)};
+      else return step(in);
+    };
+    Tensors results = programs_.call(listed, arguments);
+    if constexpr (std::is_same_v<Result, Tensor>) return std::move(results[0]);
+    else if constexpr (!std::is_void_v<Result>) return results;
+  }
+
+  F f_;
+  compiler::Programs programs_;
+};
+
+/// Compiles a function of tensors that returns a Tensor, Tensors or nothing: a step of training, a forward pass, an optimizer. For each
+/// kind of arguments (dtypes, shapes, and the thread's modes) two calls run as written and note the kernels, and later ones run the program
+/// of these kernels: on a GPU as one graph, on the CPU without a graph of gradients, with temporary tensors in one block of memory and
+/// chains of elementwise kernels by chunks in cache. The first call of all is not noted, as optimizers create their moments then. Results
+/// are those of the function as written for contiguous arguments, bit for bit. Within another compiled function, or a captured step, it is
+/// a part of that.
+///
+/// The function must do the same work each time: the second of the two is compared with the first, and again at calls 10, 100, 1000, ...;
+/// what differs is an Error that names it, not a frozen number. What the function changes must live outside of it: parameters,
+/// gradients, moments. After Module::train, set_requires_grad of a parameter and nn::to it begins anew. 64 programs are kept, those of the
+/// kinds that were used last.
+template <class F>
+Compiled<F> compile(F f, Device device = default_device()) {
+  return Compiled<F>(std::move(f), device);
+}
+
+}  // namespace tern

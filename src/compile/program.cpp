@@ -1,0 +1,300 @@
+#include "compile/program.h"
+
+#include <cxxabi.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <map>
+#include <variant>
+
+#include "backend/memory.h"
+#include "compile/chunks.h"
+#include "ops/kernels/copy.h"
+#include "tensor/context.h"
+
+namespace tern::compiler {
+
+std::string name_of(const KernelCall& kernel) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(kernel.type().name(), nullptr, nullptr, &status);
+  std::string name = text ? text : kernel.type().name();
+  std::free(text);
+  const std::size_t colons = name.substr(0, name.find('<')).rfind("::");
+  return colons == std::string::npos ? name : name.substr(colons + 2);
+}
+
+namespace {
+
+/// Calls f(view, access) for a kernel's views, and g(state) for its states of the random generator.
+template <class F, class G>
+void visit(KernelCall& kernel, F f, G g) {
+  struct Visit : KernelCall::Visitor {
+    F& f;
+    G& g;
+    Visit(F& f_, G& g_) : f(f_), g(g_) {}
+    void view(View& view, kernels::Access access) override { f(view, access); }
+    void random(PhiloxState& state) override { g(state); }
+  } visitor(f, g);
+  kernel.visit(visitor);
+}
+constexpr auto ignore_random = [](PhiloxState&) {};
+
+/// The geometry of a kernel's views, and its numbers.
+struct Arguments : KernelCall::Visitor {
+  std::vector<View> views;
+  std::vector<std::variant<double, std::int64_t>> numbers;
+  explicit Arguments(KernelCall& kernel) { kernel.visit(*this); }
+  void view(View& x, kernels::Access) override { views.push_back(x); }
+  void number(double x) override { numbers.emplace_back(x); }
+  void number(std::int64_t x) override { numbers.emplace_back(x); }
+
+  /// The first difference of the arguments of another call of the kernel; empty if there is none.
+  std::string difference(const Arguments& later) const {
+    if (views.size() != later.views.size() || numbers.size() != later.numbers.size()) return "another number of arguments";
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      if (!is_same(numbers[i], later.numbers[i]))
+        return std::visit([](auto a, auto b) { return fmt::format("numbers {} and {}", a, b); }, numbers[i], later.numbers[i]);
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      const View &a = views[i], &b = later.views[i];
+      if (a.dtype != b.dtype) return fmt::format("dtypes {} and {}", name(a.dtype), name(b.dtype));
+      if (a.shape != b.shape) return fmt::format("shapes {} and {}", to_string(a.shape), to_string(b.shape));
+      if (a.strides != b.strides) return fmt::format("strides {} and {}", to_string(a.strides), to_string(b.strides));
+    }
+    return "";
+  }
+
+ private:
+  static bool is_same(const std::variant<double, std::int64_t>& a, const std::variant<double, std::int64_t>& b) {
+    const double* const x = std::get_if<double>(&a);
+    const double* const y = std::get_if<double>(&b);
+    return x && y ? std::bit_cast<std::int64_t>(*x) == std::bit_cast<std::int64_t>(*y) : a == b;  // NaN is NaN
+  }
+};
+
+/// Memory from which blocks are handed out and to which they return: offsets of free ranges, which never touch.
+class FreeRanges {
+ public:
+  std::size_t take(std::size_t bytes) {
+    auto best = free_.end();
+    for (auto range = free_.begin(); range != free_.end(); ++range)
+      if (range->second >= bytes && (best == free_.end() || range->second < best->second)) best = range;
+    if (best == free_.end()) return grow(bytes);
+    const auto [offset, size] = *best;
+    free_.erase(best);
+    if (size > bytes) free_[offset + bytes] = size - bytes;
+    return offset;
+  }
+  void give_back(std::size_t offset, std::size_t bytes) {
+    auto after = free_.lower_bound(offset);
+    if (after != free_.end() && after->first == offset + bytes) {
+      bytes += after->second;
+      after = free_.erase(after);
+    }
+    if (after != free_.begin())
+      if (const auto before = std::prev(after); before->first + before->second == offset) {
+        before->second += bytes;
+        return;
+      }
+    free_[offset] = bytes;
+  }
+  std::size_t size() const { return size_; }
+
+ private:
+  /// Extends the memory, from its last range if that is free.
+  std::size_t grow(std::size_t bytes) {
+    std::size_t offset = size_;
+    if (!free_.empty())
+      if (const auto last = std::prev(free_.end()); last->first + last->second == size_) {
+        offset = last->first;
+        free_.erase(last);
+      }
+    size_ = offset + bytes;
+    return offset;
+  }
+
+  std::map<std::size_t, std::size_t> free_;
+  std::size_t size_ = 0;
+};
+
+constexpr std::size_t alignment = 256;  // as a GPU's allocator
+
+}  // namespace
+
+void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks) {
+  for (Block& block : blocks) block.is_used = false;
+  for (std::size_t at = 0; at < steps.size(); ++at)
+    for (const Call::Place& place : steps[at].places) {
+      if (place.block == Call::Place::none) continue;
+      Block& block = blocks[place.block];
+      if (!std::exchange(block.is_used, true)) block.first = at;
+      block.last = at;
+    }
+}
+
+void Program::prepare() {
+  for (const Call& call : calls_) steps_.push_back({call.kernel->copy(), call.places, call.op, call.module, call.ways});
+  note_uses(steps_, blocks_);
+  if (device_.type == DeviceType::cpu) chunk_chains(steps_, blocks_);
+  plan_arena();
+  for (const Call& step : steps_)
+    visit(*step.kernel, [](View&, kernels::Access) {}, [&](PhiloxState& state) { draws_.push_back({&state, state.offset - begin_}); });
+}
+
+void Program::plan_arena() {
+  std::vector<std::vector<std::size_t>> begins(steps_.size()), ends(steps_.size());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& block = blocks_[i];
+    if (block.kind != Block::Kind::inner || !block.is_used) continue;
+    begins[block.first].push_back(i);
+    ends[block.last].push_back(i);
+  }
+  FreeRanges ranges;
+  const auto padded = [&](std::size_t i) { return (blocks_[i].bytes + alignment - 1) / alignment * alignment; };
+  for (std::size_t at = 0; at < steps_.size(); ++at) {
+    for (const std::size_t i : begins[at]) blocks_[i].offset = ranges.take(padded(i));
+    for (const std::size_t i : ends[at]) ranges.give_back(blocks_[i].offset, padded(i));
+  }
+  arena_bytes_ = ranges.size();
+}
+
+std::size_t Program::inner_bytes() const {
+  std::size_t sum = 0;
+  for (const Block& block : blocks_)
+    if (block.kind == Block::Kind::inner && block.is_used) sum += block.bytes;
+  return sum;
+}
+
+void Program::link() {
+  const Stream stream = context().stream(device_);
+  if (is_linked_ && stream.handle == linked_stream_) return;
+  input_views_.clear();
+  if (!arena_) arena_ = make_ref<Storage>(arena_bytes_, stream);
+  for (Call& call : steps_) {
+    auto place = call.places.begin();
+    visit(
+        *call.kernel,
+        [&](View& view, kernels::Access) {
+          view.stream = stream;
+          const auto [index, offset] = *place++;
+          if (index == Call::Place::none) return;
+          const Block& block = blocks_[index];
+          if (block.kind == Block::Kind::input) input_views_.push_back({&view, index, offset});
+          view.data = static_cast<std::byte*>(block.memory ? block.memory->data() : arena_->data()) +
+                      static_cast<std::ptrdiff_t>(block.memory ? 0 : block.offset) + offset;
+        },
+        ignore_random);
+  }
+  linked_stream_ = stream.handle;
+  is_linked_ = true;
+}
+
+bool Program::may_read_in_place(const Tensor& argument) const {
+  if (edits_inputs_ || device_.type != DeviceType::cpu || !argument.is_contiguous()) return false;
+  // One that the program writes, such as the last result, is not read where it is written.
+  return std::none_of(blocks_.begin(), blocks_.end(),
+                      [&](const Block& block) { return block.kind != Block::Kind::input && block.memory == argument.impl().storage; });
+}
+
+void Program::bind(const Tensors& arguments) {
+  link();
+  std::vector<void*> addresses(inputs_.size(), nullptr);
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (!inputs_[i].defined()) continue;
+    const bool is_in_place = may_read_in_place(arguments[i]);
+    if (!is_in_place) launch(device_, kernels::Copy{arguments[i], inputs_[i]});
+    addresses[i] = (is_in_place ? arguments[i] : inputs_[i]).view().data;
+  }
+  for (const InputView& input : input_views_)
+    input.view->data = static_cast<std::byte*>(addresses[blocks_[input.input].argument]) + input.offset;
+}
+
+void Program::run() {
+  link();
+  const PhiloxState begin = context().generator.reserve(0);
+  const ScopedValue<Context::Kernels> ways(context().kernels, context().kernels);
+  for (const Draw& draw : draws_) *draw.state = {begin.seed, begin.offset + draw.position, begin.base};
+  for (const Call& call : steps_) {
+    const backend::KernelScope observed(call.op.empty() ? nullptr : call.op.c_str());
+    context().kernels = call.ways;
+    call.kernel->run(device_);
+  }
+  advance();
+}
+
+void Program::advance() {
+  Generator& generator = context().generator;
+  generator.set_position(generator.position() + drawn_);
+}
+
+/// Text for a kernel within its program.
+static std::string place_in(const Call& call, std::size_t index, std::size_t count) {
+  std::string text = fmt::format("kernel {} of {}, {}", index + 1, count, name_of(*call.kernel));
+  if (!call.op.empty()) text += " of " + call.op;
+  if (!call.module.empty()) text += " in " + call.module;
+  return text;
+}
+
+/// The memory of a block that the program keeps.
+static std::vector<std::byte> bytes_of(const Block& block) {
+  std::vector<std::byte> bytes(block.bytes);
+  const Stream stream = context().stream(block.memory->stream().device);
+  with_backend(stream.device, [&](auto dev) { backend::copy_to_host(dev, bytes.data(), block.memory->data(), bytes.size(), stream); });
+  return bytes;
+}
+
+std::string Program::difference(const Program& later) const {
+  std::vector<std::size_t> mine(later.blocks_.size(), Call::Place::none), theirs(blocks_.size(), Call::Place::none);
+  for (std::size_t i = 0; i < std::min(calls_.size(), later.calls_.size()); ++i) {
+    const Call &a = calls_[i], &b = later.calls_[i];
+    const auto differs = [&](const std::string& what) { return fmt::format("{}: {}", place_in(a, i, calls_.size()), what); };
+    if (a.kernel->type() != b.kernel->type()) return differs("then " + name_of(*b.kernel));
+    if (const std::string found = Arguments(*a.kernel).difference(Arguments(*b.kernel)); !found.empty()) return differs(found);
+    if (a.places.size() != b.places.size()) return differs("another number of tensors");
+    if (a.ways.matmul_precision != b.ways.matmul_precision) return differs("two precisions of products");
+    for (std::size_t k = 0; k < a.places.size(); ++k) {
+      const auto [block, offset] = a.places[k];
+      const auto [other, other_offset] = b.places[k];
+      if ((block == Call::Place::none) != (other == Call::Place::none)) return differs("a tensor that is there and one that is not");
+      if (block == Call::Place::none) continue;
+      const Block &x = blocks_[block], &y = later.blocks_[other];
+      if (theirs[block] == Call::Place::none && mine[other] == Call::Place::none) theirs[block] = other, mine[other] = block;
+      if (theirs[block] != other || mine[other] != block || offset != other_offset) return differs("uses another tensor");
+      if (x.kind == Block::Kind::outside && y.kind == x.kind && x.memory != y.memory)
+        return differs("uses another tensor from outside: write into it by copy_, do not replace it");
+      if (x.kind == Block::Kind::input && (y.kind != x.kind || block != other)) return differs("uses another argument");
+      if ((x.kind == Block::Kind::constant) != (y.kind == Block::Kind::constant)) return differs("uses another tensor");
+      if (x.kind == Block::Kind::constant && bytes_of(x) != bytes_of(y)) return differs("uses other elements that the host wrote");
+    }
+  }
+  if (calls_.size() != later.calls_.size()) return fmt::format("{} kernels and {}", calls_.size(), later.calls_.size());
+  if (drawn_ != later.drawn_) return fmt::format("{} random positions and {}", drawn_, later.drawn_);
+  return "";
+}
+
+std::string Program::text() const {
+  constexpr const char* kinds[] = {"input", "outside", "constant", "kept", ""};
+  std::string text;
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    const Call& call = calls_[i];
+    text += fmt::format("{:4} {:<20} {:<16}", i + 1, name_of(*call.kernel), call.op);
+    auto place = call.places.begin();
+    visit(
+        *call.kernel,
+        [&](View& view, kernels::Access access) {
+          const std::size_t index = (place++)->block;
+          if (index == Call::Place::none) return;
+          const Block& block = blocks_[index];
+          constexpr const char* arrows[] = {"", "-> ", "<-> "};
+          text += fmt::format(" {}{}%{} {}{}", arrows[static_cast<int>(access)], kinds[static_cast<int>(block.kind)], index,
+                              name(view.dtype), to_string(view.shape));
+        },
+        ignore_random);
+    if (!call.module.empty()) text += "  # " + call.module;
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace tern::compiler

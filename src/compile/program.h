@@ -1,0 +1,120 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensor/context.h"
+#include "tensor/kernel.h"
+#include "tensor/tensor.h"
+
+namespace tern::compiler {
+
+// Note [Programs]
+// A program is the list of kernels that a function ran, in their order, and the blocks of memory that they use. All of a step's work passes
+// launch() (tensor/kernel.h): forward, backward, gradients of leaves, clipping, optimizers. So a trace (compile/trace.h) is an observer
+// that copies each kernel with its arguments while the function runs as written, and a program runs the copies again, in its own memory. An
+// address becomes a place, a block and an offset:
+//
+//   input     the function's arguments: each run copies its own there
+//   outside   tensors that were there before, and that the program owns a reference to: parameters, moments, flat gradients
+//   constant  written by the host within the function (Tensor::from), and kept as it is
+//   kept      made by the function and still referenced at its end, by its result or as a leaf's gradient
+//   inner     all others: they share one arena, in which two have the same memory if their lifetimes do not overlap
+//
+// What a function does on the host besides is not in the program: it must be the same each time. Two traces are compared to find out
+// (difference), which names a learning rate that is a number of the host, a tensor that was replaced, a branch that was taken once.
+
+/// Memory that the kernels of a program use: Note [Programs].
+struct Block {
+  enum class Kind : std::uint8_t { input, outside, constant, kept, inner };
+  Kind kind = Kind::inner;
+  Ref<Storage> memory;  ///< null for an inner one
+  std::size_t bytes = 0;
+  std::size_t argument = 0;         ///< of an input, its index among the arguments
+  bool is_used = false;             ///< by a step
+  std::size_t first = 0, last = 0;  ///< the steps that use it first and last
+  std::size_t offset = 0;           ///< of an inner one, in the arena
+};
+
+/// A kernel of a program.
+struct Call {
+  /// Address of a view: a block, or none for an absent operand, and an offset in bytes.
+  struct Place {
+    static constexpr std::size_t none = ~std::size_t{0};
+    std::size_t block = none;
+    std::int64_t offset = 0;
+  };
+  std::unique_ptr<KernelCall> kernel;
+  std::vector<Place> places;  ///< of its views, in their order
+  std::string op, module;     ///< what ran it; may be empty
+  Context::Kernels ways;      ///< the thread's choice of kernels: the precision of products
+};
+
+/// Name of a kernel's struct: "LayerNorm".
+std::string name_of(const KernelCall& kernel);
+/// Notes in blocks which of the steps use them first and last.
+void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks);
+
+/// The kernels that a function ran, for runs in memory of their own.
+class Program {
+ public:
+  /// Makes the arguments of the next run those tensors, of the traced kind: by copies in inputs(), or on the CPU in place if the kernels
+  /// only read them.
+  void bind(const Tensors& arguments);
+  /// Runs the kernels on the current stream. Random numbers begin at the generator's position, which advances as in the function.
+  void run();
+  /// Gives the kernels their addresses and the current stream: for run(), outside of a capture.
+  void link();
+  /// What a run changes on the host: the generator advances.
+  void advance();
+  /// The first difference of another trace of the function, "kernel 3 of 7 (sgd): numbers 0.1 and 0.2"; empty if both do the same.
+  std::string difference(const Program& later) const;
+  /// A line for each kernel, with its operands.
+  std::string text() const;
+
+  Device device() const { return device_; }                 ///< where all kernels run
+  std::size_t size() const { return calls_.size(); }        ///< number of kernels that were traced
+  std::size_t steps() const { return steps_.size(); }       ///< number of kernels and chains that a run calls
+  std::size_t arena_bytes() const { return arena_bytes_; }  ///< memory of all inner blocks together
+  std::size_t inner_bytes() const;                          ///< memory that they would take one by one
+  bool draws() const { return !draws_.empty(); }            ///< true if a kernel draws random numbers
+  const Tensors& inputs() const { return inputs_; }         ///< tensors that a run reads the function's arguments from
+  const Tensors& results() const { return results_; }       ///< what the function returned, without history
+
+ private:
+  friend class Trace;
+
+  /// A kernel's state of the random generator, and its position from that of the run.
+  struct Draw {
+    PhiloxState* state;
+    std::uint64_t position;
+  };
+  /// A view of an argument.
+  struct InputView {
+    View* view;
+    std::size_t input;
+    std::int64_t offset;
+  };
+  void prepare();
+  bool may_read_in_place(const Tensor& argument) const;
+  void plan_arena();
+
+  Device device_;
+  std::vector<Call> calls_;  ///< as traced, for difference()
+  std::vector<Block> blocks_;
+  std::vector<Call> steps_;  ///< what a run does: calls, or several as one
+  std::vector<Draw> draws_;
+  std::vector<InputView> input_views_;
+  bool edits_inputs_ = false;
+  std::uint64_t begin_ = 0;  ///< the generator's position at the trace
+  std::uint64_t drawn_ = 0;  ///< positions of the random stream that a run takes
+  Ref<Storage> arena_;
+  std::size_t arena_bytes_ = 0;
+  void* linked_stream_ = nullptr;
+  bool is_linked_ = false;
+  Tensors inputs_, results_;
+};
+
+}  // namespace tern::compiler

@@ -1,0 +1,141 @@
+#include "compile/trace.h"
+
+#include <algorithm>
+#include <string>
+
+#include "autodiff/anomaly.h"
+#include "autodiff/node.h"
+#include "ops/kernels/reduce.h"
+#include "tensor/context.h"
+
+namespace tern::compiler {
+
+static constinit thread_local int active = 0;
+bool Trace::is_active() { return active > 0; }
+
+Trace::Trace(Tensors inputs, Device device) : seed_(context().generator.seed()) {
+  program_.begin_ = context().generator.position();
+  program_.device_ = device;
+  program_.inputs_ = std::move(inputs);
+  for (std::size_t i = 0; i < program_.inputs_.size(); ++i)
+    if (const Tensor& x = program_.inputs_[i]; x.defined()) program_.blocks_[add(x.impl().storage, Block::Kind::input)].argument = i;
+  watch();
+  ++active;
+}
+Trace::~Trace() {
+  unwatch();
+  --active;
+}
+
+std::size_t Trace::add(const Ref<Storage>& memory, Block::Kind kind) {
+  const std::size_t index = program_.blocks_.size();
+  program_.blocks_.push_back({.kind = kind, .memory = memory, .bytes = memory->bytes()});
+  if (memory->bytes() == 0) return index;
+  known_[memory.get()] = index;
+  by_address_[static_cast<const std::byte*>(memory->data())] = index;
+  if (kind == Block::Kind::inner) inner_.push_back(index);
+  return index;
+}
+
+// A block of which the function has dropped every tensor is freed here, before another allocation, so that a trace needs the memory that
+// the function needs.
+void Trace::drop_freed() {
+  std::erase_if(inner_, [&](std::size_t index) {
+    Block& block = program_.blocks_[index];
+    if (block.kind == Block::Kind::inner && block.memory->references() > 1) return false;
+    if (block.kind != Block::Kind::inner) return true;
+    known_.erase(block.memory.get());
+    by_address_.erase(static_cast<const std::byte*>(block.memory->data()));
+    block.memory = nullptr;
+    return true;
+  });
+}
+void Trace::begin_allocation() { drop_freed(); }
+void Trace::end_allocation(const Ref<Storage>& memory) { add(memory, Block::Kind::inner); }
+
+void Trace::on_view(const Ref<Storage>& memory) {
+  if (memory->bytes() > 0 && !known_.contains(memory.get())) add(memory, Block::Kind::outside);
+}
+
+void Trace::on_host_access(const char* function, const Ref<Storage>& memory) {
+  if (std::string_view(function) != "from")
+    fail("compile",
+         std::string("expected a step that stays on the device but got ") + function + "(): return the tensor, and read it outside");
+  if (const auto found = known_.find(memory.get()); found != known_.end()) program_.blocks_[found->second].kind = Block::Kind::constant;
+}
+
+void Trace::end_collective(const char* op, std::int64_t, std::int64_t, std::int64_t, double) {
+  fail("compile", std::string("expected the work of one process but got the collective ") + op);
+}
+
+Call::Place Trace::place_of(const View& view) const {
+  if (!view.data) return {};
+  const auto* const address = static_cast<const std::byte*>(view.data);
+  auto after = by_address_.upper_bound(address);
+  if (after != by_address_.begin()) {
+    const auto& [begin, index] = *std::prev(after);
+    if (const std::ptrdiff_t offset = address - begin; offset <= static_cast<std::ptrdiff_t>(program_.blocks_[index].bytes))
+      return {index, offset};
+  }
+  fail("compile", "expected kernels on memory of tensors but got one on other memory");
+}
+
+void Trace::run_kernel(const KernelCall& kernel) {
+  // Pending sums are not in a program, where each kernel adds up its own: copies of kernels have none.
+  if (kernel.type() == typeid(kernels::AddPartialSums)) return;
+  if (kernel.reports())
+    fail("compile", "expected a step that stays on the device but got " + name_of(kernel) + ", which reports to the host");
+  Call call{.kernel = kernel.copy(), .places = {}, .op = {}, .module = running_module(), .ways = context().kernels};
+  struct Visit : KernelCall::Visitor {
+    Trace& trace;
+    Call& call;
+    Visit(Trace& trace_, Call& call_) : trace(trace_), call(call_) {}
+    void view(View& view, kernels::Access access) override {
+      const Call::Place place = trace.place_of(view);
+      call.places.push_back(place);
+      if (place.block == Call::Place::none) return;
+      if (view.stream.device != trace.program_.device_)
+        fail("compile",
+             "expected a step on " + to_string(trace.program_.device_) + " but got a tensor on " + to_string(view.stream.device));
+      const Block& block = trace.program_.blocks_[place.block];
+      if (access == kernels::Access::read) return;
+      if (block.kind == Block::Kind::input) trace.program_.edits_inputs_ = true;
+      if (block.kind == Block::Kind::constant)
+        fail("compile", "expected no edit in place of a tensor that the host writes within the step: make a copy of it");
+    }
+  } visitor(*this, call);
+  call.kernel->visit(visitor);
+  if (const char* const op = std::exchange(in_place_, nullptr)) call.op = op;
+  program_.calls_.push_back(std::move(call));
+}
+
+void Trace::name_pending(const char* op) {
+  for (; named_ < program_.calls_.size(); ++named_)
+    if (std::string& name = program_.calls_[named_].op; name.empty()) name = op;
+}
+void Trace::end_op(const OpCall& call) { name_pending(call.op.name); }
+void Trace::begin_in_place(const char* op) { in_place_ = op; }
+void Trace::end_kernel(const char* op) {
+  if (op) name_pending(op);
+}
+
+Program Trace::finish(Tensors results) {
+  unwatch();
+  for (Tensor& x : results)
+    if (x.defined()) x = x.detach();
+  program_.results_ = std::move(results);
+  // A result that is an argument is the program's copy of it, which each run must write.
+  for (const Tensor& x : program_.results_)
+    for (const Tensor& input : program_.inputs_)
+      if (x.defined() && input.defined() && x.impl().storage == input.impl().storage) program_.edits_inputs_ = true;
+  drop_freed();
+  for (const std::size_t index : inner_) program_.blocks_[index].kind = Block::Kind::kept;
+  const Generator& generator = context().generator;
+  if (generator.seed() != seed_ || generator.position() < program_.begin_)
+    fail("compile", "expected a step that draws from where the generator is but got one that sets it: call manual_seed outside");
+  program_.drawn_ = generator.position() - program_.begin_;
+  program_.prepare();
+  return std::move(program_);
+}
+
+}  // namespace tern::compiler

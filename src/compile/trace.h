@@ -1,0 +1,49 @@
+#pragma once
+#include <map>
+#include <unordered_map>
+
+#include "compile/program.h"
+
+namespace tern::compiler {
+
+/// Scope whose kernels, run by this thread, become a program: Note [Programs]. They run as they do without it. What a program could not do
+/// again throws Error that names it: reading a tensor on the host, a copy between devices, a collective.
+class Trace : backend::Observer {
+ public:
+  /// `inputs` are the function's arguments, on `device`.
+  Trace(Tensors inputs, Device device);
+  ~Trace() override;
+
+  /// True within a trace of this thread.
+  static bool is_active();
+  /// The arguments that the function is called with.
+  const Tensors& inputs() const { return program_.inputs_; }
+  /// Ends the scope, whose function returned `results`: their history goes.
+  Program finish(Tensors results);
+
+ private:
+  void run_kernel(const KernelCall& kernel) override;
+  void end_op(const OpCall& call) override;
+  void begin_in_place(const char* op) override;
+  void end_kernel(const char* op) override;
+  void begin_allocation() override;
+  void end_allocation(const Ref<Storage>& memory) override;
+  void on_view(const Ref<Storage>& memory) override;
+  void on_host_access(const char* function, const Ref<Storage>& memory) override;
+  void end_collective(const char* op, std::int64_t begin, std::int64_t end, std::int64_t waited, double bytes) override;
+
+  std::size_t add(const Ref<Storage>& memory, Block::Kind kind);
+  Call::Place place_of(const View& view) const;
+  void drop_freed();
+  void name_pending(const char* op);
+
+  Program program_;
+  const std::uint64_t seed_;
+  std::unordered_map<const Storage*, std::size_t> known_;  ///< blocks whose memory is alive
+  std::map<const std::byte*, std::size_t> by_address_;     ///< the same, by their first byte
+  std::vector<std::size_t> inner_;                         ///< of these, the inner ones
+  std::size_t named_ = 0;                                  ///< kernels before this one have their op
+  const char* in_place_ = nullptr;                         ///< in-place op whose kernel is next, or null
+};
+
+}  // namespace tern::compiler

@@ -1,0 +1,101 @@
+// Chains of elementwise kernels that run by chunks: bit for bit what they are one by one.
+#include <random>
+
+#include "catch.h"
+#include "compile/compile.h"
+#include "message.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "tensor/context.h"
+
+using namespace tern;
+
+namespace {
+
+/// A random function of x and y, of one shape, a row and a column: what it does depends on the seed alone.
+Tensors random_chain(unsigned seed, const Tensor& x, const Tensor& y, const Tensor& row, const Tensor& column) {
+  std::mt19937 draw(seed);
+  const auto below = [&](unsigned n) { return draw() % n; };
+  Tensors values{x, y};
+  const auto any = [&]() -> Tensor {
+    const unsigned choice = below(8);
+    if (choice == 0) return row;
+    if (choice == 1) return column;
+    return values[values.size() - 1 - below(std::min<unsigned>(4, static_cast<unsigned>(values.size())))];
+  };
+  const auto whole = [&] { return values[values.size() - 1 - below(static_cast<unsigned>(std::min<std::size_t>(3, values.size())))]; };
+  const int count = 4 + static_cast<int>(below(14));
+  for (int i = 0; i < count; ++i) {
+    const Tensor a = whole();
+    switch (below(12)) {
+      case 0: values.push_back(a * any()); break;
+      case 1: values.push_back(a + any()); break;
+      case 2: values.push_back(any() - a); break;
+      case 3: values.push_back(tanh(a)); break;
+      case 4: values.push_back(relu(a)); break;
+      case 5: values.push_back(where(gt(a, any()), a, any())); break;
+      case 6: values.push_back(cast(cast(a, DType::bf16), x.dtype())); break;
+      case 7: values.push_back(a * 0.5 + 0.25); break;
+      case 8: values.push_back(add_(a * 1.0, whole())); break;
+      case 9: values.push_back(clamp(a, -1, 1)); break;
+      case 10: values.push_back(a.size(0) == a.size(1) ? a + transpose(a, 0, 1) : maximum(a, any())); break;
+      default: values.push_back(slice(cat({a, a}, 0), 0, 1, a.size(0) + 1)); break;
+    }
+  }
+  return {values.back(), values[values.size() - 2], sum(values.back())};
+}
+
+std::vector<std::vector<double>> elements(const Tensors& xs) {
+  std::vector<std::vector<double>> result;
+  for (const Tensor& x : xs) result.push_back(cast(x, DType::f64).to_vector<double>());
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("Random chains of elementwise ops are bitwise those op by op") {
+  const NoGrad unrecorded;
+  std::size_t shorter = 0, all = 0;
+  for (const int threads : {1, 2})
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const Shape& shape : {Shape{256, 256}, Shape{1000, 65}, Shape{3, 40000}, Shape{70001, 1}})
+        for (unsigned seed = 0; seed < 24; ++seed) {
+          INFO("seed " << seed << ", shape " << to_string(shape) << ", " << name(dtype) << ", " << threads << " threads");
+          set_num_threads(threads);
+          manual_seed(seed);
+          auto f = tern::compile([&](const Tensor& x, const Tensor& y, const Tensor& row, const Tensor& column) {
+            return random_chain(seed, x, y, row, column);
+          });
+          for (int call = 0; call < 4; ++call) {
+            const Tensor x = randn(shape, 0, 1, dtype), y = randn(shape, 0, 1, dtype), row = randn({shape[1]}, 0, 1, dtype),
+                         column = randn({shape[0], 1}, 0, 1, dtype);
+            const auto want = elements(random_chain(seed, x, y, row, column));
+            if (elements(f(x, y, row, column)) != want) FAIL_CHECK("call " << call << " differs");
+          }
+          const std::string report = f.report();
+          const std::size_t at = report.find(" kernels in ");
+          const int kernels = std::stoi(report.substr(report.rfind(": ", at) + 2)), steps = std::stoi(report.substr(at + 12));
+          ++all, shorter += steps < kernels;
+        }
+  set_num_threads(2);
+  CHECK(shorter > all / 2);
+}
+
+TEST_CASE("A chain ends where an element depends on another one") {
+  const NoGrad unrecorded;
+  auto f = tern::compile([](const Tensor& x) {
+    const Tensor y = exp(x) + 1;
+    return y + transpose(y, 0, 1) * 2;
+  });
+  for (int call = 0; call < 5; ++call) {
+    const Tensor x = randn({300, 300});
+    const Tensor y = exp(x) + 1;
+    CHECK(f(x).to_vector<float>() == (y + transpose(y, 0, 1) * 2).to_vector<float>());
+  }
+  INFO(f.report());
+  CHECK(contains(f.report(), "4 kernels in 2 steps"));
+}
