@@ -40,11 +40,14 @@ static double milliseconds(const F& f, int count) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() / count;
 }
 
-/// Times f of the arguments in all forms.
-static void compare(const std::string& name, const std::function<Tensor(const Tensors&)>& f, const Tensors& arguments, int count) {
-  auto compiled = tern::compile([&](const Tensor& a, const Tensor& b) { return f({a, b}); }, place);
-  CapturedStep captured(f, place);
-  const auto as_written = [&] { f(arguments); };
+using Step = std::function<Tensor(const Tensors&)>;
+
+/// Times the function in all forms. Each has its own, with a model and an optimizer of its own.
+static void compare(const std::string& name, const std::function<Step()>& make, const Tensors& arguments, int count) {
+  const Step plain = make(), traced = make();
+  auto compiled = tern::compile([&](const Tensor& a, const Tensor& b) { return traced({a, b}); }, place);
+  CapturedStep captured(make(), place);
+  const auto as_written = [&] { plain(arguments); };
   const auto by_program = [&] { compiled(arguments[0], arguments[1]); };
   const auto by_graph = [&] { captured(arguments); };
   for (int i = 0; i < 12; ++i) by_program(), as_written(), by_graph();
@@ -122,28 +125,62 @@ struct LM final : nn::Module {
   std::int64_t heads;
 };
 
+struct Training {
+  Training(train::Precision precision, int layers, std::int64_t d, std::int64_t length) : model(10000, length, d, 4 * d, layers, d / 64) {
+    train::set_precision(model, precision);
+    optimizer = std::make_unique<train::AdamW>(nn::parameters(model));
+  }
+  LM model;
+  std::unique_ptr<train::AdamW> optimizer;
+};
+
 static void train_lm(const std::string& name, train::Precision precision, int layers, std::int64_t d, std::int64_t batch,
                      std::int64_t length) {
   manual_seed(1);
-  const DeviceScope here(place);
-  LM model(10000, length, d, 4 * d, layers, d / 64);
   const train::PrecisionScope scope(precision);
-  train::set_precision(model, precision);
-  train::AdamW optimizer(nn::parameters(model));
   const Tensor ids = randint(0, 10000, {batch, length}), targets = randint(0, 10000, {batch, length});
+  const int count = place == cpu ? 1 : 10;
+  const auto make = [=] { return std::make_shared<Training>(precision, layers, d, length); };
   compare(
       name + " " + train::name(precision) + " step",
-      [&](const Tensors& in) {
-        const Tensor loss = model.loss(in[0], in[1]);
-        train::update(loss, optimizer);
-        return loss;
+      [&]() -> Step {
+        return [own = make()](const Tensors& in) {
+          const Tensor loss = own->model.loss(in[0], in[1]);
+          train::update(loss, *own->optimizer);
+          return loss;
+        };
       },
-      {ids, targets}, place == cpu ? 1 : 10);
+      {ids, targets}, count);
   const NoGrad unrecorded;
   compare(
-      name + " " + train::name(precision) + " forward", [&](const Tensors& in) { return model.loss(in[0], in[1]); }, {ids, targets},
-      place == cpu ? 1 : 10);
+      name + " " + train::name(precision) + " forward",
+      [&]() -> Step { return [own = make()](const Tensors& in) { return own->model.loss(in[0], in[1]); }; }, {ids, targets}, count);
 }
+
+/// An LSTM of ops, which guesses the next input.
+struct Lstm {
+  Lstm() : input(96, 4 * 96), state(96, 4 * 96), head(96, 96) {
+    Tensors parameters;
+    for (const nn::Linear* part : {&input, &state, &head})
+      for (const Tensor& x : nn::parameters(*part)) parameters.push_back(x);
+    optimizer = std::make_unique<train::Adam>(parameters);
+  }
+  Tensor step(const Tensors& in) {
+    Tensor h = zeros({16, 96}), c = h;
+    Tensors outputs;
+    for (std::int64_t t = 0; t < 32; ++t) {
+      const Tensors gates = split(input.forward(select(in[0], 1, t)) + state.forward(h), 96, 1);
+      c = sigmoid(gates[1]) * c + sigmoid(gates[0]) * tanh(gates[2]);
+      h = sigmoid(gates[3]) * tanh(c);
+      outputs.push_back(head.forward(h));
+    }
+    const Tensor distance = stack(outputs, 1) - in[1], loss = mean(distance * distance);
+    train::update(loss, *optimizer);
+    return loss;
+  }
+  nn::Linear input, state, head;
+  std::unique_ptr<train::Adam> optimizer;
+};
 
 int main(int argc, char** argv) {
   if (argc < 3) return std::fprintf(stderr, "usage: compile_models DEVICE THREADS [chains lstm adamw seed6 char]\n"), 2;
@@ -158,35 +195,17 @@ int main(int argc, char** argv) {
   if (wants("chains")) {
     const NoGrad unrecorded;
     const Tensor a = rand({8 << 20}), b = rand({8 << 20});
-    compare(
-        "9 cheap ops, 8M f32",
-        [](const Tensors& in) { return relu((((in[0] * in[1] + 0.5) * in[0] - in[1]) * 0.25 + in[0]) * in[1] - 0.125); }, {a, b}, 3);
-    compare(
-        "10 ops with tanh, 8M f32",
-        [](const Tensors& in) { return tanh((((in[0] * in[1] + 0.5) * in[0] - in[1]) * 0.25 + in[0]) * in[1] - 0.125) * in[0]; }, {a, b},
-        3);
+    const auto cheap = [](const Tensors& in) { return relu((((in[0] * in[1] + 0.5) * in[0] - in[1]) * 0.25 + in[0]) * in[1] - 0.125); };
+    const auto with_tanh = [](const Tensors& in) {
+      return tanh((((in[0] * in[1] + 0.5) * in[0] - in[1]) * 0.25 + in[0]) * in[1] - 0.125) * in[0];
+    };
+    compare("9 cheap ops, 8M f32", [&]() -> Step { return cheap; }, {a, b}, 3);
+    compare("10 ops with tanh, 8M f32", [&]() -> Step { return with_tanh; }, {a, b}, 3);
   }
   if (wants("lstm")) {
-    nn::Linear input(96, 4 * 96), state(96, 4 * 96), head(96, 96);
-    Tensors parameters = nn::parameters(input);
-    for (const nn::Linear* part : {&state, &head})
-      for (const Tensor& x : nn::parameters(*part)) parameters.push_back(x);
-    train::Adam optimizer(parameters);
     compare(
         "LSTM of ops, B 16 T 32 width 96, step",
-        [&](const Tensors& in) {
-          Tensor h = zeros({16, 96}), c = h;
-          Tensors outputs;
-          for (std::int64_t t = 0; t < 32; ++t) {
-            const Tensors gates = split(input.forward(select(in[0], 1, t)) + state.forward(h), 96, 1);
-            c = sigmoid(gates[1]) * c + sigmoid(gates[0]) * tanh(gates[2]);
-            h = sigmoid(gates[3]) * tanh(c);
-            outputs.push_back(head.forward(h));
-          }
-          const Tensor distance = stack(outputs, 1) - in[1], loss = mean(distance * distance);
-          train::update(loss, optimizer);
-          return loss;
-        },
+        []() -> Step { return [own = std::make_shared<Lstm>()](const Tensors& in) { return own->step(in); }; },
         {randn({16, 32, 96}), randn({16, 32, 96})}, 10);
   }
   if (wants("char")) train_lm("char model, 4 x 128, B 8 T 64", train::Precision::fp32, 4, 128, 8, 64);

@@ -5,6 +5,7 @@
 
 #include "autodiff/anomaly.h"
 #include "autodiff/node.h"
+#include "ops/kernels/linalg.h"
 #include "ops/kernels/reduce.h"
 #include "tensor/context.h"
 
@@ -80,11 +81,19 @@ Call::Place Trace::place_of(const View& view) const {
   fail("compile", "expected kernels on memory of tensors but got one on other memory");
 }
 
+/// True for a kernel that waits for its device: because it returns something to the host, or on a GPU by cuSOLVER.
+static bool waits(const KernelCall& kernel, Device device) {
+  if (kernel.reports()) return true;
+  if (device.type == DeviceType::cpu) return false;
+  const std::type_info& type = kernel.type();
+  return type == typeid(kernels::Qr) || type == typeid(kernels::Eigh) || type == typeid(kernels::Svd) || type == typeid(kernels::Det);
+}
+
 void Trace::run_kernel(const KernelCall& kernel) {
   // Pending sums are not in a program, where each kernel adds up its own: copies of kernels have none.
   if (kernel.type() == typeid(kernels::AddPartialSums)) return;
-  if (kernel.reports())
-    fail("compile", "expected a step that stays on the device but got " + name_of(kernel) + ", which reports to the host");
+  if (waits(kernel, program_.device_))
+    fail("compile", "expected a step that stays on the device but got " + name_of(kernel) + ", which waits for it");
   Call call{.kernel = kernel.copy(), .places = {}, .op = {}, .module = running_module(), .ways = context().kernels};
   struct Visit : KernelCall::Visitor {
     Trace& trace;
