@@ -6,7 +6,7 @@
 //   ./compile_models DEVICE THREADS [NAME...]
 //
 // For a GPU add -DTERN_CUDA=1 and libtern_cuda.a with the toolkit's libraries. Prints a line of JSON for each: the least of 7 times that
-// alternate, in ms. Sizes are those of peer_compile_cpu.py and, for seed6, of the course's model: 6 layers of width 512.
+// alternate, in ms. Sizes are those of peer_compile_cpu.py; seed6 is a decoder of 6 layers of width 512.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
