@@ -1,9 +1,12 @@
 #include "autodiff/anomaly.h"
 
+#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <memory>
 #include <string_view>
 
 #include "backend/error.h"
@@ -16,6 +19,16 @@ void ModuleNames::add(const void* module, std::string path) { paths_[module] = s
 const std::string* ModuleNames::find(const void* module) const {
   const auto found = paths_.find(module);
   return found == paths_.end() ? nullptr : &found->second;
+}
+
+// typeid gives `tern::nn::ModuleList<tern::nn::Linear>`, mangled.
+std::string detail::short_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> readable(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+  std::string name = readable ? readable.get() : type.name();
+  name.erase(std::min(name.find('<'), name.size()));
+  const std::size_t colons = name.rfind("::");
+  return colons == std::string::npos ? name : name.substr(colons + 2);
 }
 
 std::string running_module() {

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <typeinfo>
 #include <unordered_map>
 
 #include "autodiff/node.h"
@@ -66,6 +67,11 @@ class AnomalyMode : backend::Observer {
   ScopedValue<bool> anomaly_;
   ScopedValue<const ModuleNames*> in_use_;
 };
+
+namespace detail {
+/// Name of a class without namespaces and template arguments: "Linear".
+std::string short_name(const std::type_info& type);
+}  // namespace detail
 
 /// Path and type of the innermost running module, `blocks.0.attn.qkv (Linear)`; "" outside of any.
 std::string running_module();

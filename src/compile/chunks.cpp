@@ -45,12 +45,6 @@ Shape shape_of(const Call& call) {
 /// A chain of calls as one.
 class Chain : public KernelCall {
  public:
-  /// A block of which each chunk has only a part, at this offset in the memory of a chunk.
-  struct Part {
-    std::size_t block;
-    std::size_t offset;
-  };
-
   Chain(std::vector<std::unique_ptr<KernelCall>> kernels, std::vector<bool> is_part, std::vector<std::size_t> offsets, std::size_t bytes,
         std::int64_t rows, std::int64_t rows_of_chunk)
       : kernels_(std::move(kernels)),
@@ -131,8 +125,6 @@ class Candidate {
  public:
   explicit Candidate(const std::vector<Block>& blocks) : blocks_(blocks) {}
 
-  bool empty() const { return calls_.empty(); }
-  std::size_t size() const { return calls_.size(); }
   const std::vector<std::size_t>& calls() const { return calls_; }
 
   /// Adds the call if it fits: of the same shape, and each block that the chain writes is always seen by one view.
@@ -184,8 +176,7 @@ class Candidate {
         offsets.push_back(0);
         if (place.block == Call::Place::none) return;
         if (is_flat) {
-          const std::int64_t stride =
-              is_contiguous(view.shape, view.strides) && numel(view.shape) > 0 && view.strides != Strides::filled(view.dims(), 0) ? 1 : 0;
+          const std::int64_t stride = view.strides == Strides::filled(view.dims(), 0) ? 0 : 1;
           view.shape = shape;
           view.strides = {stride};
         }
@@ -232,7 +223,7 @@ class Candidate {
 
 }  // namespace
 
-std::size_t chunk_chains(std::vector<Call>& calls, std::vector<Block>& blocks) {
+void chunk_chains(std::vector<Call>& calls, std::vector<Block>& blocks) {
   std::vector<Call> result;
   std::optional<Candidate> chain(std::in_place, blocks);
   const auto end_chain = [&] {
@@ -247,10 +238,8 @@ std::size_t chunk_chains(std::vector<Call>& calls, std::vector<Block>& blocks) {
     if (!chain->add(calls[i], i)) result.push_back(std::move(calls[i]));
   }
   end_chain();
-  const std::size_t gone = calls.size() - result.size();
   calls = std::move(result);
   note_uses(calls, blocks);
-  return gone;
 }
 
 }  // namespace tern::compiler

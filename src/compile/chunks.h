@@ -8,7 +8,7 @@ namespace tern::compiler {
 /// additions in a row read and write memory once, not ten times. The kernels are those of the program, each on a part of its views, so
 /// every element has the bits that it has without.
 ///
-/// Replaces such kernels of a program by one each. Returns the number of kernels that went.
-std::size_t chunk_chains(std::vector<Call>& calls, std::vector<Block>& blocks);
+/// Replaces such kernels of a program by one each.
+void chunk_chains(std::vector<Call>& calls, std::vector<Block>& blocks);
 
 }  // namespace tern::compiler

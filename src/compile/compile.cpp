@@ -30,29 +30,11 @@ bool is_compared(std::int64_t call) {
 /// Kind of a call: of its arguments, and of the modes of this thread in which ops choose kernels.
 std::vector<std::int64_t> key_of(const Tensors& arguments) {
   const Context& now = context();
-  std::vector<std::int64_t> key = {now.grad,
-                                   now.kernels.fused,
-                                   now.kernels.autotune,
-                                   static_cast<std::int64_t>(now.kernels.matmul_precision),
-                                   now.autocast ? static_cast<std::int64_t>(now.autocast->dtype()) : -1,
-                                   static_cast<std::int64_t>(now.factory_device.type),
-                                   now.generator.rows().first,
-                                   now.generator.rows().count,
-                                   now.generator.rows().total};
-  for (const Tensor& x : arguments) {
-    key.push_back(x.defined() ? static_cast<std::int64_t>(x.dtype()) : -1);
-    if (!x.defined()) continue;
-    key.push_back(x.dims());
-    key.insert(key.end(), x.shape().begin(), x.shape().end());
-  }
+  std::vector<std::int64_t> key = detail::key_of(arguments);
+  key.insert(key.end(),
+             {now.grad, now.kernels.fused, now.kernels.autotune, static_cast<std::int64_t>(now.kernels.matmul_precision),
+              now.autocast ? static_cast<std::int64_t>(now.autocast->dtype()) : -1, static_cast<std::int64_t>(now.factory_device.type)});
   return key;
-}
-
-Tensors contiguous_copies(const Tensors& tensors) {
-  const NoGrad unrecorded;
-  Tensors copies;
-  for (const Tensor& x : tensors) copies.push_back(x.defined() ? clone(x) : x);
-  return copies;
 }
 
 Tensors for_caller(const Tensors& results) {
@@ -93,18 +75,15 @@ Tensors Programs::call(const Function& f, const Tensors& arguments) {
   }
   if (context().recording || Trace::is_active()) return f(arguments);  // a part of what another one keeps
   // On a GPU all calls run on the stream of the graphs, so that each sees what the one before has written.
-  std::optional<StreamScope> scope;
-  if (stream_) {
-    scope.emplace(stream_->get());
-    backend::wait_stream(stream_->get(), scope->outer());
-  }
+  std::optional<detail::OnStream> here;
+  if (stream_) here.emplace(stream_->get());
   // A scope around the call may have casts of weights from before, which a program must make anew, and will make after it.
   Autocast* const outer = context().autocast;
   std::optional<Autocast> autocast;
   if (outer) outer->forget(), autocast.emplace(outer->dtype());
   write_lazy_zeros();
   const Tensors results = run(f, arguments);
-  if (stream_) backend::wait_stream(scope->outer(), stream_->get());
+  if (here) here->finish();
   return results;
 }
 
@@ -134,7 +113,7 @@ Programs::Entry& Programs::entry_for(const Key& key) {
 
 void Programs::trace(Entry& entry, const Function& f, const Tensors& arguments) {
   try {
-    Trace trace(contiguous_copies(arguments), device_);
+    Trace trace(detail::copies_of(arguments), device_);
     Tensors results = f(trace.inputs());
     write_lazy_zeros();
     Program program = trace.finish(std::move(results));

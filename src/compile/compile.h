@@ -96,7 +96,7 @@ class Compiled {
   void forget() { programs_.forget(); }
   /// Number of programs that are kept, one for each kind of arguments.
   std::size_t programs() const { return programs_.size(); }
-  /// What the programs are, for people: a line each.
+  /// Text of the programs, for people: a line each.
   std::string report() const { return programs_.report(); }
   /// The kernels of the program that ran last, a line each.
   std::string show() const { return programs_.text(); }

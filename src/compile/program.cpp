@@ -1,29 +1,19 @@
 #include "compile/program.h"
 
-#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <map>
 #include <variant>
 
+#include "autodiff/anomaly.h"
 #include "backend/memory.h"
 #include "compile/chunks.h"
 #include "ops/kernels/copy.h"
 #include "tensor/context.h"
 
 namespace tern::compiler {
-
-std::string name_of(const KernelCall& kernel) {
-  int status = 0;
-  char* const text = abi::__cxa_demangle(kernel.type().name(), nullptr, nullptr, &status);
-  std::string name = text ? text : kernel.type().name();
-  std::free(text);
-  const std::size_t colons = name.substr(0, name.find('<')).rfind("::");
-  return colons == std::string::npos ? name : name.substr(colons + 2);
-}
 
 namespace {
 
@@ -168,7 +158,7 @@ std::size_t Program::inner_bytes() const {
 
 void Program::link() {
   const Stream stream = context().stream(device_);
-  if (is_linked_ && stream.handle == linked_stream_) return;
+  if (linked_stream_ == stream.handle) return;
   input_views_.clear();
   if (!arena_) arena_ = make_ref<Storage>(arena_bytes_, stream);
   for (Call& call : steps_) {
@@ -187,7 +177,6 @@ void Program::link() {
         ignore_random);
   }
   linked_stream_ = stream.handle;
-  is_linked_ = true;
 }
 
 bool Program::may_read_in_place(const Tensor& argument) const {
@@ -230,7 +219,7 @@ void Program::advance() {
 
 /// Text for a kernel within its program.
 static std::string place_in(const Call& call, std::size_t index, std::size_t count) {
-  std::string text = fmt::format("kernel {} of {}, {}", index + 1, count, name_of(*call.kernel));
+  std::string text = fmt::format("kernel {} of {}, {}", index + 1, count, detail::short_name(call.kernel->type()));
   if (!call.op.empty()) text += " of " + call.op;
   if (!call.module.empty()) text += " in " + call.module;
   return text;
@@ -249,7 +238,7 @@ std::string Program::difference(const Program& later) const {
   for (std::size_t i = 0; i < std::min(calls_.size(), later.calls_.size()); ++i) {
     const Call &a = calls_[i], &b = later.calls_[i];
     const auto differs = [&](const std::string& what) { return fmt::format("{}: {}", place_in(a, i, calls_.size()), what); };
-    if (a.kernel->type() != b.kernel->type()) return differs("then " + name_of(*b.kernel));
+    if (a.kernel->type() != b.kernel->type()) return differs("then " + detail::short_name(b.kernel->type()));
     if (const std::string found = Arguments(*a.kernel).difference(Arguments(*b.kernel)); !found.empty()) return differs(found);
     if (a.places.size() != b.places.size()) return differs("another number of tensors");
     if (a.ways.matmul_precision != b.ways.matmul_precision) return differs("two precisions of products");
@@ -278,7 +267,7 @@ std::string Program::text() const {
   std::string text;
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Call& call = calls_[i];
-    text += fmt::format("{:4} {:<20} {:<16}", i + 1, name_of(*call.kernel), call.op);
+    text += fmt::format("{:4} {:<20} {:<16}", i + 1, detail::short_name(call.kernel->type()), call.op);
     auto place = call.places.begin();
     visit(
         *call.kernel,

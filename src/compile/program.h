@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ namespace tern::compiler {
 //   kept      made by the function and still referenced at its end, by its result or as a leaf's gradient
 //   inner     all others: they share one arena, in which two have the same memory if their lifetimes do not overlap
 //
-// What a function does on the host besides is not in the program: it must be the same each time. Two traces are compared to find out
+// Work of a function on the host is not in the program: it must be the same each time. Two traces are compared to find out
 // (difference), which names a learning rate that is a number of the host, a tensor that was replaced, a branch that was taken once.
 
 /// Memory that the kernels of a program use: Note [Programs].
@@ -52,8 +53,6 @@ struct Call {
   Context::Kernels ways;      ///< the thread's choice of kernels: the precision of products
 };
 
-/// Name of a kernel's struct: "LayerNorm".
-std::string name_of(const KernelCall& kernel);
 /// Notes in blocks which of the steps use them first and last.
 void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks);
 
@@ -67,14 +66,13 @@ class Program {
   void run();
   /// Gives the kernels their addresses and the current stream: for run(), outside of a capture.
   void link();
-  /// What a run changes on the host: the generator advances.
+  /// Advances the generator as a run does, for a run by a graph.
   void advance();
   /// The first difference of another trace of the function, "kernel 3 of 7 (sgd): numbers 0.1 and 0.2"; empty if both do the same.
   std::string difference(const Program& later) const;
   /// A line for each kernel, with its operands.
   std::string text() const;
 
-  Device device() const { return device_; }                 ///< where all kernels run
   std::size_t size() const { return calls_.size(); }        ///< number of kernels that were traced
   std::size_t steps() const { return steps_.size(); }       ///< number of kernels and chains that a run calls
   std::size_t arena_bytes() const { return arena_bytes_; }  ///< memory of all inner blocks together
@@ -112,8 +110,7 @@ class Program {
   std::uint64_t drawn_ = 0;  ///< positions of the random stream that a run takes
   Ref<Storage> arena_;
   std::size_t arena_bytes_ = 0;
-  void* linked_stream_ = nullptr;
-  bool is_linked_ = false;
+  std::optional<void*> linked_stream_;  ///< handle of the stream that the kernels have
   Tensors inputs_, results_;
 };
 

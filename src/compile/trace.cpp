@@ -93,7 +93,7 @@ void Trace::run_kernel(const KernelCall& kernel) {
   // Pending sums are not in a program, where each kernel adds up its own: copies of kernels have none.
   if (kernel.type() == typeid(kernels::AddPartialSums)) return;
   if (waits(kernel, program_.device_))
-    fail("compile", "expected a step that stays on the device but got " + name_of(kernel) + ", which waits for it");
+    fail("compile", "expected a step that stays on the device but got " + detail::short_name(kernel.type()) + ", which waits for it");
   Call call{.kernel = kernel.copy(), .places = {}, .op = {}, .module = running_module(), .ways = context().kernels};
   struct Visit : KernelCall::Visitor {
     Trace& trace;

@@ -1,6 +1,5 @@
 #include "nn/module.h"
 
-#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -165,17 +164,7 @@ void convert_all(Module& module, F convert) {
 
 }  // namespace
 
-// Names of modules. typeid gives `tern::nn::ModuleList<tern::nn::Linear>`, mangled.
-std::string detail::short_name(const std::type_info& type) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> readable(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
-  std::string name = readable ? readable.get() : type.name();
-  name.erase(std::min(name.find('<'), name.size()));
-  const std::size_t colons = name.rfind("::");
-  return colons == std::string::npos ? name : name.substr(colons + 2);
-}
-
-std::string Module::type_name() const { return detail::short_name(typeid(*this)); }
+std::string Module::type_name() const { return tern::detail::short_name(typeid(*this)); }
 
 static std::string path_within(const void* root, const void* module) {
   std::string result;
@@ -257,12 +246,12 @@ void detail::rebind(const Tensor& x, const Tensor& data) {
   TensorImpl& into = x.impl();
   const TensorImpl& from = data.impl();
   into.storage = from.storage;
-  count_mode_change();
   into.offset = from.offset;
   into.shape = from.shape;
   into.strides = from.strides;
   into.dtype = from.dtype;
   while (into.storage->version() <= version) into.storage->bump_version();
+  count_mode_change();
 }
 
 void Sequential::visit(Visitor& v) {

@@ -98,7 +98,6 @@ namespace detail {
 /// Class name without namespaces and template arguments; it lives as long as the program.
 template <class M>
 const char* type_name();
-std::string short_name(const std::type_info& type);
 }  // namespace detail
 
 /// Module whose call is its forward: with `struct Net final : nn::Callable<Net> { ... Tensor forward(const Tensor& x) const; }`, net(x) is
@@ -162,7 +161,7 @@ void rebind(const Tensor& x, const Tensor& data);
 
 template <class M>
 const char* type_name() {
-  static const std::string name = short_name(typeid(M));
+  static const std::string name = tern::detail::short_name(typeid(M));
   return name.c_str();
 }
 }  // namespace detail

@@ -19,21 +19,7 @@ struct CapturedStep::Recording {
   std::uint64_t draws = 0;  ///< random numbers that a step draws
 };
 
-namespace {
-
-/// Scope in which work goes to another stream. That stream waits for the current one at the start, and the current one for it at the end.
-class OnStream {
- public:
-  explicit OnStream(Stream stream) : stream_(stream), scope_(stream) { backend::wait_stream(stream_, scope_.outer()); }
-  /// To be called when all work is queued.
-  void finish() { backend::wait_stream(scope_.outer(), stream_); }
-
- private:
-  Stream stream_;
-  StreamScope scope_;
-};
-
-std::vector<std::int64_t> key_of(const Tensors& inputs) {
+std::vector<std::int64_t> detail::key_of(const Tensors& inputs) {
   std::vector<std::int64_t> key;
   for (const Tensor& x : inputs) {
     key.push_back(x.defined() ? static_cast<std::int64_t>(x.dtype()) : -1);
@@ -46,14 +32,12 @@ std::vector<std::int64_t> key_of(const Tensors& inputs) {
   return key;
 }
 
-Tensors copies(const Tensors& inputs) {
+Tensors detail::copies_of(const Tensors& inputs) {
   const NoGrad unrecorded;
   Tensors result;
   for (const Tensor& x : inputs) result.push_back(x.defined() ? clone(x) : Tensor());
   return result;
 }
-
-}  // namespace
 
 CapturedStep::CapturedStep(Function step, Device device, std::int64_t runs_as_written)
     : step_(std::move(step)), device_(device), runs_as_written_(runs_as_written) {
@@ -77,7 +61,7 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
     if (detail::carries_tangent(x)) fail("CapturedStep", "expected inputs without tangents: within jvp call the function itself");
   }
   if (backend::observer) backend::tell([](backend::Observer& told) { told.on_host_access("CapturedStep", {}); });
-  OnStream here(stream_->get());
+  detail::OnStream here(stream_->get());
   write_lazy_zeros();  // the recorded work reads and leaves written elements
   const Tensor result = run(inputs);
   if (context().autocast) context().autocast->forget();  // a replay edits weights, which no version counts
@@ -86,11 +70,11 @@ Tensor CapturedStep::operator()(const Tensors& inputs) {
 }
 
 Tensor CapturedStep::run(const Tensors& inputs) {
-  const Key key = key_of(inputs);
+  const Key key = detail::key_of(inputs);
   if (const auto found = recordings_.find(key); found == recordings_.end() || found->second.runs < runs_as_written_) {
     // Run as written: libraries load their kernels, optimizers create their moments, and every tensor gets its memory.
     nodes_ = 0;
-    Tensors own = copies(inputs);
+    Tensors own = detail::copies_of(inputs);
     Tensor result = step_(own);
     Recording& recording = recording_for(key);
     if (++recording.runs == runs_as_written_) recording.inputs = std::move(own);

@@ -6,8 +6,10 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "backend/stream.h"
+#include "tensor/context.h"
 #include "tensor/fields.h"
 #include "tensor/tensor.h"
 
@@ -47,6 +49,28 @@ class StepFunction : public std::function<Tensor(const Tensors&)> {
           return step(batch);
         }) {}
 };
+
+// Parts of what keeps runs of a step: a CapturedStep, and a compiled function.
+namespace detail {
+
+/// Scope in which work goes to another stream. That stream waits for the current one at the start, and the current one for it at the end.
+class OnStream {
+ public:
+  explicit OnStream(Stream stream) : stream_(stream), scope_(stream) { backend::wait_stream(stream_, scope_.outer()); }
+  /// To be called when all work is queued.
+  void finish() { backend::wait_stream(scope_.outer(), stream_); }
+
+ private:
+  Stream stream_;
+  StreamScope scope_;
+};
+
+/// Kind of a step's inputs: dtypes, shapes, and the rows of a batch for which this process draws random numbers.
+std::vector<std::int64_t> key_of(const Tensors& inputs);
+/// Contiguous copies, which are not recorded, of the tensors that are defined.
+Tensors copies_of(const Tensors& inputs);
+
+}  // namespace detail
 
 /// CUDA graph capture of a step of training or decoding, or of any function of tensors: the GPU gets one graph in place of hundreds of
 /// kernels. For each set of input shapes the first call runs as written, the second is captured, and later calls replay the graph; every

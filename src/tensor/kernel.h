@@ -32,7 +32,7 @@ class Tensor;
 
 namespace kernels {
 
-/// What a kernel does with the elements of a view. One that is updated may be overwritten, too: another argument tells which.
+/// Use that a kernel makes of the elements of a view. One that is updated may be overwritten, too: another argument tells which.
 enum class Access : std::uint8_t { read, write, update };
 
 /// A view among a kernel's arguments. Made of a View without data, it is an absent operand; of an undefined tensor, an Error.
@@ -55,7 +55,7 @@ class KernelCall {
   virtual const std::type_info& type() const = 0;
   /// A copy that keeps no work for later: it has no pointers to objects of the call, such as pending sums.
   virtual std::unique_ptr<KernelCall> copy() const = 0;
-  /// What arguments are made of, in their order: views, absent ones included, states of the random generator, and numbers, which are also
+  /// Parts of the arguments, in their order: views, absent ones included, states of the random generator, and numbers, which are also
   /// the enums, addresses and lengths among them, and of a variant of functors which it is.
   class Visitor {
    public:

@@ -15,7 +15,7 @@
 #include "ops/reduce.h"
 #include "skip.h"
 #include "tensor/context.h"
-#include "train/train.h"
+#include "train/training.h"
 
 using namespace tern;
 
@@ -23,31 +23,9 @@ namespace {
 
 Tensor counted(std::int64_t n, double first, Device device) { return arange(first, first + static_cast<double>(n), 1, DType::f32, device); }
 
-/// A model with everything that a step may have, and its steps.
-struct Training {
-  Training(train::Precision precision, Device device)
-      : model(options(device)), optimizer((train::set_precision(model, precision), nn::parameters(model)), {.lr = 1e-2}) {
-    model.train();
-    if (precision == train::Precision::fp16) scaler.emplace(train::GradScalerOptions{.scale = 1 << 20, .interval = 7}, device);
-  }
-  static nn::DecoderLMOptions options(Device device) {
-    manual_seed(3);
-    return {.vocab = 19, .length = 9, .width = 24, .layers = 2, .heads = 3, .ff = 40, .dropout = 0.2, .device = device};
-  }
-  Tensor step(const Tensor& ids) {
-    const Tensor loss = model.loss(ids, ids);
-    train::update(loss, optimizer, {.max_norm = 0.5, .scaler = scaler ? &*scaler : nullptr});
-    return loss;
-  }
-  nn::DecoderLM model;
-  train::Adam optimizer;
-  std::optional<train::GradScaler> scaler;
-};
-
 /// All that a training leaves behind: losses, moments, masters, the scale, the position of the random stream.
 std::vector<float> train_steps(bool is_compiled, bool is_fused, train::Precision precision, Device device) {
-  const FusedKernels kernels(is_fused);
-  Training training(precision, device);
+  Training training(is_fused, precision, device);
   auto step = tern::compile([&](const Tensor& ids) { return training.step(ids); }, device);
   std::vector<float> result;
   manual_seed(8);

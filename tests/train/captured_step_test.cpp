@@ -11,6 +11,7 @@
 #include "ops/view.h"
 #include "skip.h"
 #include "train/train.h"
+#include "train/training.h"
 
 using namespace tern;
 
@@ -18,40 +19,16 @@ namespace {
 
 Tensor ids(unsigned seed, std::int64_t length, Device device) { return draw_ids(seed, {4, length}, 19, device); }
 
-/// A model, and what a training loop does with it.
-struct Training {
-  Training(bool is_fused, train::Precision precision, Device device)
-      : kernels(is_fused),
-        model(options(device)),
-        optimizer((train::set_precision(model, precision), nn::parameters(model)), {.lr = 1e-2}) {
-    model.train();
-    if (precision == train::Precision::fp16) scaler.emplace(train::GradScalerOptions{.scale = 1 << 20, .interval = 7}, device);
-  }
-  static nn::DecoderLMOptions options(Device device) {
-    manual_seed(3);
-    return {.vocab = 19, .length = 9, .width = 24, .layers = 2, .heads = 3, .ff = 40, .dropout = 0.2, .device = device};
-  }
-  Tensor step(const Tensors& batch) {
-    const Tensor loss = model.loss(batch[0], batch[0]);
-    train::update(loss, optimizer, {.max_norm = 0.5, .scaler = scaler ? &*scaler : nullptr});
-    return loss.detach();
-  }
-  FusedKernels kernels;
-  nn::DecoderLM model;
-  train::Adam optimizer;
-  std::optional<train::GradScaler> scaler;
-};
-
 /// Everything a training leaves behind, after 100 steps on two lengths with a learning rate that moves.
 std::vector<float> train_steps(bool captured, bool is_fused, train::Precision precision, Device device, std::size_t expected_recordings) {
   Training training(is_fused, precision, device);
-  CapturedStep replay([&](const Tensors& batch) { return training.step(batch); }, device);
+  CapturedStep replay([&](const Tensors& batch) { return training.step(batch[0]); }, device);
   std::vector<float> result;
   manual_seed(8);
   for (unsigned step = 0; step < 100; ++step) {
     training.optimizer.set_lr_factor(1 / (1 + 0.01 * step));
     const Tensors batch{ids(step, step % 3 == 2 ? 7 : 9, device)};
-    const Tensor loss = captured ? replay(batch) : training.step(batch);
+    const Tensor loss = captured ? replay(batch) : training.step(batch[0]);
     if (step % 10 == 9) result.push_back(loss.item<float>());
     if (step == 50) rand({5}, 0, 1, DType::f32, device);  // somebody else draws
     if (step == 70) manual_seed(77);
