@@ -119,7 +119,7 @@ void GradientSink::add(const Tensor& incoming) {
   finish_deferred();
   if (!gradient_.defined()) {
     // If there is no graph to keep, the gradient must own its memory: the incoming tensor may be visible elsewhere.
-    const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->references() == 1;
+    const bool is_unique = incoming.ref()->references() == 1 && incoming.impl().storage->has_one_owner();
     gradient_ = context().grad || (is_unique && incoming.is_contiguous()) ? incoming : detail::cloned(incoming);
   } else if (context().grad) {
     write_zeros();

@@ -25,6 +25,7 @@ Trace::Trace(Tensors inputs, Device device) : seed_(context().generator.seed()) 
 }
 Trace::~Trace() {
   unwatch();
+  for (const std::size_t index : inner_) program_.blocks_[index].memory->end_watch();
   --active;
 }
 
@@ -34,7 +35,9 @@ std::size_t Trace::add(const Ref<Storage>& memory, Block::Kind kind) {
   if (memory->bytes() == 0) return index;
   known_[memory.get()] = index;
   by_address_[static_cast<const std::byte*>(memory->data())] = index;
-  if (kind == Block::Kind::inner) inner_.push_back(index);
+  if (kind != Block::Kind::inner) return index;
+  memory->begin_watch();
+  inner_.push_back(index);
   return index;
 }
 
@@ -44,6 +47,7 @@ void Trace::drop_freed() {
   std::erase_if(inner_, [&](std::size_t index) {
     Block& block = program_.blocks_[index];
     if (block.kind == Block::Kind::inner && block.memory->references() > 1) return false;
+    block.memory->end_watch();
     if (block.kind != Block::Kind::inner) return true;
     known_.erase(block.memory.get());
     by_address_.erase(static_cast<const std::byte*>(block.memory->data()));
@@ -138,7 +142,11 @@ Program Trace::finish(Tensors results) {
     for (const Tensor& input : program_.inputs_)
       if (x.defined() && input.defined() && x.impl().storage == input.impl().storage) program_.edits_inputs_ = true;
   drop_freed();
-  for (const std::size_t index : inner_) program_.blocks_[index].kind = Block::Kind::kept;
+  for (const std::size_t index : inner_) {
+    program_.blocks_[index].kind = Block::Kind::kept;
+    program_.blocks_[index].memory->end_watch();
+  }
+  inner_.clear();
   const Generator& generator = context().generator;
   if (generator.seed() != seed_ || generator.position() < program_.begin_)
     fail("compile", "expected a step that draws from where the generator is but got one that sets it: call manual_seed outside");

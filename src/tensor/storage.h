@@ -111,6 +111,13 @@ class Storage : public RefCounted {
   std::size_t bytes() const noexcept { return bytes_; }  ///< size as requested
   /// True for adopted read-only memory (tensor/from_blob.h): in-place ops refuse it.
   bool is_read_only() const noexcept { return is_read_only_; }
+  /// True if one tensor alone has the memory: what observers keep does not count, so that they change no result and no copy.
+  bool has_one_owner() const noexcept { return references() == 1 + watchers_; }
+  /// @{
+  /// Called by an observer that holds a reference, when it begins and ends to do so, in the thread that it observes.
+  void begin_watch() noexcept { ++watchers_; }
+  void end_watch() noexcept { --watchers_; }
+  /// @}
   /// Stream that the memory was allocated on, and with it the device; freed memory returns to that stream's cache.
   Stream stream() const noexcept { return stream_; }
 
@@ -139,6 +146,7 @@ class Storage : public RefCounted {
   std::size_t bytes_ = 0;
   Stream stream_;
   std::atomic<std::uint32_t> version_ = 0;
+  std::uint32_t watchers_ = 0;
   bool is_read_only_ = false;
 };
 

@@ -299,6 +299,21 @@ TEST_CASE("An argument may come back as a result") {
   }
 }
 
+TEST_CASE("A trace makes no copy that the function does not make") {
+  Tensor w = ones({1 << 12});
+  w.set_requires_grad();
+  auto f = tern::compile([&](const Tensor& x) {
+    w.set_grad({});
+    sum(w * x).backward();
+  });
+  for (int call = 0; call < 4; ++call) {
+    f(full({1 << 12}, call));
+    CHECK(max(w.grad()).item<float>() == static_cast<float>(call));
+  }
+  INFO(f.show());
+  CHECK_FALSE(contains(f.show(), "copy_gradient"));  // the gradient is the product's memory
+}
+
 TEST_CASE("A batch with names is an argument, and arguments are not edited") {
   struct Batch {
     Tensor x, weights;
