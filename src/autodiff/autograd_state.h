@@ -29,12 +29,10 @@ class LeafWriter;
 /// reached, by any path. A leaf with hooks uses the same kernels as one without.
 /// A leaf belongs to one thread's pass at a time, from its first gradient to the end of that pass: a pass of another thread that reaches
 /// it throws. So nothing here waits, and one mutex, of all leaves, is held for no longer than it takes to claim one.
-class GradientSink {
+class GradientSink final : public RefCounted {
  public:
   GradientSink();
-  ~GradientSink();
-  GradientSink(const GradientSink&) = delete;
-  GradientSink& operator=(const GradientSink&) = delete;
+  ~GradientSink() override;
 
   /// The gradient, with its elements written; undefined if there is none.
   Tensor get();
@@ -58,6 +56,19 @@ class GradientSink {
   bool announce(const Tensor& leaf);
   /// Marks the gradient as one that is read: by an optimizer, which need not call get().
   void set_read() { is_read_ = true; }
+
+  /// What a pass that adds to the gradient depends on, and leaves, beside elements: for a program that does again what one did
+  /// (Note [Programs]).
+  struct State {
+    Tensor gradient, exact;
+    bool is_exact = false;
+    int rounded_sums = 0;
+  };
+  State state() const;                             ///< the state, with a gradient without history
+  bool is_alike(const State& other) const;         ///< a pass runs the kernels that it runs from that state
+  bool is_in_memory_of(const State& other) const;  ///< the elements are in the same memory
+  /// Sets what state() returned, for a gradient that stands for no zeros.
+  void restore(const State& state);
 
  private:
   friend class LeafWriter;
@@ -127,13 +138,13 @@ void write_lazy_zeros();
 
 /// Autograd state of a tensor. For a leaf that requires a gradient, several threads may use it at once: Note [Threads and leaves].
 struct AutogradState final : RefCounted {
-  bool requires_grad = false;          ///< result of Tensor::requires_grad()
-  std::mutex accumulator_lock;         ///< held while a leaf's `accumulator` is looked up or created
-  std::uint32_t output = 0;            ///< index among the op's outputs
-  std::unique_ptr<GradientSink> sink;  ///< of a leaf that requires a gradient or has one, else null
-  Ref<Node> node;                      ///< op that computed the tensor; null for a leaf
-  Node* accumulator = nullptr;         ///< a leaf's node in the current graphs, which own it
-  Ref<RefCounted> tangents;            ///< one for each running jvp: see Note [Tangents]
+  bool requires_grad = false;   ///< result of Tensor::requires_grad()
+  std::mutex accumulator_lock;  ///< held while a leaf's `accumulator` is looked up or created
+  std::uint32_t output = 0;     ///< index among the op's outputs
+  Ref<GradientSink> sink;       ///< of a leaf that requires a gradient or has one, else null
+  Ref<Node> node;               ///< op that computed the tensor; null for a leaf
+  Node* accumulator = nullptr;  ///< a leaf's node in the current graphs, which own it
+  Ref<RefCounted> tangents;     ///< one for each running jvp: see Note [Tangents]
 };
 
 /// Autograd state of a tensor; null until it requires a gradient, gets one or is an op's output.

@@ -80,10 +80,15 @@ static void fill_with_zeros(const Tensors& gradients) {
   for (const Tensor& segment : contiguous_segments(gradients)) detail::fill_gradient(segment, 0);
 }
 
+static void tell_use(GradientSink& sink, backend::Observer::GradientUse use) {
+  if (backend::observer) backend::tell([&](backend::Observer& told) { told.on_sink(sink, use); });
+}
+
 GradientSink::GradientSink() = default;
 GradientSink::~GradientSink() { take_zeros(); }
 
 Tensor GradientSink::get() {
+  tell_use(*this, backend::Observer::GradientUse::use);
   is_read_ = true;
   finish_deferred();
   write_zeros();
@@ -91,6 +96,7 @@ Tensor GradientSink::get() {
 }
 
 void GradientSink::set(const Tensor& gradient) {
+  tell_use(*this, backend::Observer::GradientUse::set);
   finish_deferred();
   take_zeros();
   gradient_ = gradient;
@@ -100,6 +106,7 @@ void GradientSink::set(const Tensor& gradient) {
 
 void GradientSink::zero() {
   if (!gradient_.defined() || !gradient_.is_contiguous()) fail("zero_grad", "expected a leaf that has a contiguous gradient");
+  tell_use(*this, backend::Observer::GradientUse::zero);
   finish_deferred();
   begin_sum();
   if (!gradient_.impl().storage->is_here()) exact_ = {};
@@ -136,6 +143,31 @@ void GradientSink::add(const Tensor& incoming) {
     detail::add_gradient(incoming, gradient_);
   }
   ++rounded_sums_;
+}
+
+bool GradientSink::is_alike(const State& other) const {
+  if (gradient_.defined() != other.gradient.defined()) return false;
+  if (!gradient_.defined() || !detail::needs_exact_sum(gradient_.dtype())) return true;
+  return exact_.defined() == other.exact.defined() && is_exact_ == other.is_exact && rounded_sums_ == other.rounded_sums;
+}
+
+bool GradientSink::is_in_memory_of(const State& other) const {
+  const auto is_same = [](const Tensor& a, const Tensor& b) {
+    if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+    return a.impl().storage == b.impl().storage && a.offset() == b.offset() && a.strides() == b.strides();
+  };
+  return is_same(gradient_, other.gradient) && is_same(exact_, other.exact);
+}
+
+GradientSink::State GradientSink::state() const {
+  return {gradient_.defined() ? gradient_.detach() : Tensor(), exact_, is_exact_, rounded_sums_};
+}
+
+void GradientSink::restore(const State& state) {
+  gradient_ = state.gradient;
+  exact_ = state.exact;
+  is_exact_ = state.is_exact;
+  rounded_sums_ = state.rounded_sums;
 }
 
 void GradientSink::begin_sum() {
@@ -244,6 +276,7 @@ void LeafWriter::end(std::size_t claimed_before) noexcept {
 
 GradientSink& LeafWriter::claim(const Ref<Node>& node) {
   GradientSink& sink = sink_of(node);
+  tell_use(sink, backend::Observer::GradientUse::use);
   const std::lock_guard lock(leaves_mutex);
   if (sink.owner_ == this) return sink;
   if (sink.owner_)

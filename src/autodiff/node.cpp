@@ -39,8 +39,8 @@ Tensor detail::without_history(const Tensor& x) {
 }
 
 GradientSink& gradient_sink(const Tensor& leaf) {
-  std::unique_ptr<GradientSink>& sink = ensure_autograd_state(leaf).sink;
-  if (!sink) sink = std::make_unique<GradientSink>();
+  Ref<GradientSink>& sink = ensure_autograd_state(leaf).sink;
+  if (!sink) sink = make_ref<GradientSink>();
   return *sink;
 }
 

@@ -5,6 +5,7 @@ namespace tern {
 
 struct Node;
 struct OpCall;
+class GradientSink;
 class KernelCall;
 class Storage;
 class Tensor;
@@ -52,6 +53,10 @@ class Observer {
   virtual void begin_backward(const Node&) {}
   /// That backward function has returned, or thrown; `bytes` counts its gradients and what was saved.
   virtual void end_backward(double /*bytes*/) {}
+  /// What happens to the gradient of a leaf: it is replaced, it is zeroed, or it is read or added to.
+  enum class GradientUse : std::uint8_t { set, zero, use };
+  /// That is about to happen.
+  virtual void on_sink(GradientSink&, GradientUse) {}
   /// A backward pass has finished a leaf's gradient.
   virtual void on_gradient(const Tensor& /*leaf*/) {}
 

@@ -53,6 +53,7 @@ struct Programs::Entry {
   std::optional<Program> program;
   std::unique_ptr<backend::Graph> graph;
   std::int64_t calls = 0;          ///< from the first traced one
+  std::int64_t moves = 0;          ///< calls that found gradients in other memory than the program has
   std::int64_t last_use = 0;       ///< as a number of calls of all kinds
   std::uint64_t mode_changes = 0;  ///< mode_changes() after the last trace
   std::uint64_t seed = 0;          ///< of the graph, in whose kernels that draw it is a constant
@@ -74,6 +75,10 @@ Tensors Programs::call(const Function& f, const Tensors& arguments) {
     if (detail::carries_tangent(x)) fail("compile", "expected arguments without tangents: within jvp call the function itself");
   }
   if (context().recording || Trace::is_active()) return f(arguments);  // a part of what another one keeps
+  for (const Tensor& x : arguments)
+    if (x.defined() && context().grad && x.requires_grad())
+      fail("compile", "expected arguments that need no gradient but got one of shape " + to_string(x.shape()) +
+                          " that does: call backward within the function, and pass a parameter by reference");
   // On a GPU all calls run on the stream of the graphs, so that each sees what the one before has written.
   std::optional<detail::OnStream> here;
   if (stream_) here.emplace(stream_->get());
@@ -90,16 +95,26 @@ Tensors Programs::call(const Function& f, const Tensors& arguments) {
 Tensors Programs::run(const Function& f, const Tensors& arguments) {
   if (!has_run_) {  // libraries load their kernels, optimizers create their moments
     has_run_ = true;
-    return f(arguments);
+    return f(detail::copies_of(arguments));
   }
   Entry& entry = entry_for(key_of(arguments));
   ++entry.calls;
-  if (entry.calls == 1 || is_compared(entry.calls)) trace(entry, f, arguments);
-  else replay(entry, arguments);
+  if (entry.calls == 1 || is_compared(entry.calls) || !entry.program->finds_memory()) trace(entry, f, arguments);
+  else {
+    entry.program->check(arguments);
+    replay(entry, arguments);
+    entry.program->settle();
+  }
   return for_caller(entry.program->results());
 }
 
-Programs::Entry& Programs::entry_for(const Key& key) {
+Programs::Entry& Programs::entry_for(Key key) {
+  // Kinds of arguments differ by the gradients that leaves have as well: none at the first of several passes, a sum at the others.
+  constexpr std::int64_t max_kinds = 8;
+  for (key.push_back(0); key.back() < max_kinds; ++key.back())
+    if (const auto found = entries_.find(key); found == entries_.end() || !found->second.program || found->second.program->finds_sums())
+      break;
+  if (key.back() == max_kinds) key.back() = 0, entries_.erase(key);
   if (const auto found = entries_.find(key);
       found != entries_.end() && found->second.program && found->second.mode_changes != mode_changes())
     entries_.erase(found);
@@ -112,13 +127,17 @@ Programs::Entry& Programs::entry_for(const Key& key) {
 }
 
 void Programs::trace(Entry& entry, const Function& f, const Tensors& arguments) {
+  // The first passes after gradients were dropped put them elsewhere; those that move at each call are an error.
+  constexpr std::int64_t max_moves = 8;
   try {
+    if (entry.program && !entry.program->finds_memory()) ++entry.moves;
     Trace trace(detail::copies_of(arguments), device_);
     Tensors results = f(trace.inputs());
     write_lazy_zeros();
     Program program = trace.finish(std::move(results));
+    program.check(arguments);
     if (entry.program)
-      if (const std::string found = entry.program->difference(program); !found.empty())
+      if (const std::string found = entry.program->difference(program, entry.moves <= max_moves); !found.empty())
         fail("compile", "expected a function that does the same at each call but got, in " + found);
     entry.graph = nullptr;
     entry.program = std::move(program);

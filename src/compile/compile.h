@@ -44,7 +44,7 @@ class Programs {
   using Key = std::vector<std::int64_t>;
 
   Tensors run(const Function& f, const Tensors& arguments);
-  Entry& entry_for(const Key& key);
+  Entry& entry_for(Key key);
   void trace(Entry& entry, const Function& f, const Tensors& arguments);
   void replay(Entry& entry, const Tensors& arguments);
   void record(Entry& entry);
@@ -123,8 +123,8 @@ class Compiled {
 /// kind of arguments (dtypes, shapes, and the thread's modes) two calls run as written and note the kernels, and later ones run the program
 /// of these kernels: on a GPU as one graph, on the CPU without a graph of gradients, with temporary tensors in one block of memory and
 /// chains of elementwise kernels by chunks in cache. The first call of all is not noted, as optimizers create their moments then. Results
-/// are those of the function as written for contiguous arguments, bit for bit. Within another compiled function, or a captured step, it is
-/// a part of that.
+/// are those of the function as written for contiguous arguments, bit for bit; it gets copies of these, which need no gradient. Within
+/// another compiled function, or a captured step, it is a part of that.
 ///
 /// The function must do the same work each time: the second of the two is compared with the first, and again at calls 10, 100, 1000, ...;
 /// what differs is an Error that names it, not a frozen number. What the function changes must live outside of it: parameters,

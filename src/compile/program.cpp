@@ -180,10 +180,21 @@ void Program::link() {
 }
 
 bool Program::may_read_in_place(const Tensor& argument) const {
-  if (edits_inputs_ || device_.type != DeviceType::cpu || !argument.is_contiguous()) return false;
+  if (edits_inputs_ || returns_inputs_ || device_.type != DeviceType::cpu || !argument.is_contiguous()) return false;
   // One that the program writes, such as the last result, is not read where it is written.
-  return std::none_of(blocks_.begin(), blocks_.end(),
-                      [&](const Block& block) { return block.kind != Block::Kind::input && block.memory == argument.impl().storage; });
+  return !reserved_.contains(argument.impl().storage.get());
+}
+
+void Program::check(const Tensors& arguments) const {
+  std::unordered_set<const Storage*> seen;
+  for (const Tensor& x : arguments) {
+    if (!x.defined() || x.numel() == 0) continue;
+    const Storage* const memory = x.impl().storage.get();
+    if (edited_.contains(memory) || (!seen.insert(memory).second && edits_inputs_))
+      fail("compile", fmt::format("expected arguments that share no memory with what the function edits but got one of shape {} that does: "
+                                  "pass a clone of it",
+                                  to_string(x.shape())));
+  }
 }
 
 void Program::bind(const Tensors& arguments) {
@@ -217,6 +228,20 @@ void Program::advance() {
   generator.set_position(generator.position() + drawn_);
 }
 
+bool Program::finds_sums() const {
+  return std::all_of(sinks_.begin(), sinks_.end(),
+                     [](const Sink& x) { return x.first != backend::Observer::GradientUse::use || x.sink->is_alike(x.before); });
+}
+bool Program::finds_memory() const {
+  return std::all_of(sinks_.begin(), sinks_.end(),
+                     [](const Sink& x) { return x.first == backend::Observer::GradientUse::set || x.sink->is_in_memory_of(x.before); });
+}
+
+void Program::settle() {
+  for (const Sink& x : sinks_) x.sink->restore(x.after);
+  for (const Ref<Storage>& memory : own_results_) memory->bump_version();
+}
+
 /// Text for a kernel within its program.
 static std::string place_in(const Call& call, std::size_t index, std::size_t count) {
   std::string text = fmt::format("kernel {} of {}, {}", index + 1, count, detail::short_name(call.kernel->type()));
@@ -233,7 +258,16 @@ static std::vector<std::byte> bytes_of(const Block& block) {
   return bytes;
 }
 
-std::string Program::difference(const Program& later) const {
+std::size_t Program::sum_in(const Ref<Storage>& memory) const {
+  for (std::size_t i = 0; i < sinks_.size(); ++i) {
+    const GradientSink::State& found = sinks_[i].before;
+    if (found.gradient.defined() && found.gradient.impl().storage == memory) return 2 * i;
+    if (found.exact.defined() && found.exact.impl().storage == memory) return 2 * i + 1;
+  }
+  return Call::Place::none;
+}
+
+std::string Program::difference(const Program& later, bool gradients_may_move) const {
   std::vector<std::size_t> mine(later.blocks_.size(), Call::Place::none), theirs(blocks_.size(), Call::Place::none);
   for (std::size_t i = 0; i < std::min(calls_.size(), later.calls_.size()); ++i) {
     const Call &a = calls_[i], &b = later.calls_[i];
@@ -250,7 +284,8 @@ std::string Program::difference(const Program& later) const {
       const Block &x = blocks_[block], &y = later.blocks_[other];
       if (theirs[block] == Call::Place::none && mine[other] == Call::Place::none) theirs[block] = other, mine[other] = block;
       if (theirs[block] != other || mine[other] != block || offset != other_offset) return differs("uses another tensor");
-      if (x.kind == Block::Kind::outside && y.kind == x.kind && x.memory != y.memory)
+      if (x.kind == Block::Kind::outside && y.kind == x.kind && x.memory != y.memory &&
+          !(gradients_may_move && sum_in(x.memory) != Call::Place::none && sum_in(x.memory) == later.sum_in(y.memory)))
         return differs("uses another tensor from outside: write into it by copy_, do not replace it");
       if (x.kind == Block::Kind::input && (y.kind != x.kind || block != other)) return differs("uses another argument");
       if ((x.kind == Block::Kind::constant) != (y.kind == Block::Kind::constant)) return differs("uses another tensor");

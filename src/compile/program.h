@@ -4,8 +4,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
+#include "autodiff/autograd_state.h"
 #include "tensor/context.h"
 #include "tensor/kernel.h"
 #include "tensor/tensor.h"
@@ -23,6 +25,9 @@ namespace tern::compiler {
 //   constant  written by the host within the function (Tensor::from), and kept as it is
 //   kept      made by the function and still referenced at its end, by its result or as a leaf's gradient
 //   inner     all others: they share one arena, in which two have the same memory if their lifetimes do not overlap
+//
+// Which gradients leaves have is the host's, too: what a pass does to one depends on its sink (Note [Gradient sink]). So a program knows
+// the state in which its function found each sink that it used, runs only where that is so, and leaves the sinks as the function did.
 //
 // Work of a function on the host is not in the program: it must be the same each time. Two traces are compared to find out
 // (difference), which names a learning rate that is a number of the host, a tensor that was replaced, a branch that was taken once.
@@ -59,6 +64,8 @@ void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks);
 /// The kernels that a function ran, for runs in memory of their own.
 class Program {
  public:
+  /// Throws Error for arguments that the function could see edited: they share memory with what it edits.
+  void check(const Tensors& arguments) const;
   /// Makes the arguments of the next run those tensors, of the traced kind: by copies in inputs(), or on the CPU in place if the kernels
   /// only read them.
   void bind(const Tensors& arguments);
@@ -68,8 +75,16 @@ class Program {
   void link();
   /// Advances the generator as a run does, for a run by a graph.
   void advance();
+  /// @{
+  /// True if the gradients that the function reads or adds to are as at the trace: a sum as far, and in the memory that the kernels have.
+  bool finds_sums() const;
+  bool finds_memory() const;
+  /// @}
+  /// Leaves gradients as the function does, after a run, and marks results as edited, which a caller may have saved for backward.
+  void settle();
   /// The first difference of another trace of the function, "kernel 3 of 7 (sgd): numbers 0.1 and 0.2"; empty if both do the same.
-  std::string difference(const Program& later) const;
+  /// Gradients that were there before may be in other memory if that is said.
+  std::string difference(const Program& later, bool gradients_may_move) const;
   /// A line for each kernel, with its operands.
   std::string text() const;
 
@@ -95,6 +110,14 @@ class Program {
     std::size_t input;
     std::int64_t offset;
   };
+  /// A leaf's sink, and its state before and after the function, which may begin with a new gradient.
+  struct Sink {
+    Ref<GradientSink> sink;
+    backend::Observer::GradientUse first;
+    GradientSink::State before, after;
+  };
+  /// Number of the gradient, or its exact sum, that was in that memory before the function; none if there was none.
+  std::size_t sum_in(const Ref<Storage>& memory) const;
   void prepare();
   bool may_read_in_place(const Tensor& argument) const;
   void plan_arena();
@@ -105,7 +128,11 @@ class Program {
   std::vector<Call> steps_;  ///< what a run does: calls, or several as one
   std::vector<Draw> draws_;
   std::vector<InputView> input_views_;
-  bool edits_inputs_ = false;
+  std::vector<Sink> sinks_;
+  std::vector<Ref<Storage>> own_results_;        ///< memory of results that the function makes
+  std::unordered_set<const Storage*> reserved_;  ///< memory of blocks that are no arguments
+  std::unordered_set<const Storage*> edited_;    ///< memory from outside that the kernels write
+  bool edits_inputs_ = false, returns_inputs_ = false;
   std::uint64_t begin_ = 0;  ///< the generator's position at the trace
   std::uint64_t drawn_ = 0;  ///< positions of the random stream that a run takes
   Ref<Storage> arena_;

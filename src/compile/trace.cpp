@@ -69,6 +69,10 @@ void Trace::on_host_access(const char* function, const Ref<Storage>& memory) {
   if (const auto found = known_.find(memory.get()); found != known_.end()) program_.blocks_[found->second].kind = Block::Kind::constant;
 }
 
+void Trace::on_sink(GradientSink& sink, GradientUse use) {
+  if (sinks_.insert(&sink).second) program_.sinks_.push_back({Ref<GradientSink>(&sink), use, sink.state(), {}});
+}
+
 void Trace::end_collective(const char* op, std::int64_t, std::int64_t, std::int64_t, double) {
   fail("compile", std::string("expected the work of one process but got the collective ") + op);
 }
@@ -113,6 +117,7 @@ void Trace::run_kernel(const KernelCall& kernel) {
       const Block& block = trace.program_.blocks_[place.block];
       if (access == kernels::Access::read) return;
       if (block.kind == Block::Kind::input) trace.program_.edits_inputs_ = true;
+      if (block.kind == Block::Kind::outside) trace.program_.edited_.insert(block.memory.get());
       if (block.kind == Block::Kind::constant)
         fail("compile", "expected no edit in place of a tensor that the host writes within the step: make a copy of it");
     }
@@ -140,7 +145,10 @@ Program Trace::finish(Tensors results) {
   // A result that is an argument is the program's copy of it, which each run must write.
   for (const Tensor& x : program_.results_)
     for (const Tensor& input : program_.inputs_)
-      if (x.defined() && input.defined() && x.impl().storage == input.impl().storage) program_.edits_inputs_ = true;
+      if (x.defined() && input.defined() && x.impl().storage == input.impl().storage) program_.returns_inputs_ = true;
+  // Leaves that the function has made and dropped are gone.
+  std::erase_if(program_.sinks_, [](const Program::Sink& x) { return x.sink->references() == 1; });
+  for (Program::Sink& x : program_.sinks_) x.after = x.sink->state();
   drop_freed();
   for (const std::size_t index : inner_) {
     program_.blocks_[index].kind = Block::Kind::kept;
@@ -150,6 +158,13 @@ Program Trace::finish(Tensors results) {
   const Generator& generator = context().generator;
   if (generator.seed() != seed_ || generator.position() < program_.begin_)
     fail("compile", "expected a step that draws from where the generator is but got one that sets it: call manual_seed outside");
+  for (const Block& block : program_.blocks_)
+    if (block.kind != Block::Kind::input && block.memory) program_.reserved_.insert(block.memory.get());
+  for (const Tensor& x : program_.results_) {
+    const auto found = x.defined() ? known_.find(x.impl().storage.get()) : known_.end();
+    if (found != known_.end() && program_.blocks_[found->second].kind == Block::Kind::kept)
+      program_.own_results_.push_back(x.impl().storage);
+  }
   program_.drawn_ = generator.position() - program_.begin_;
   program_.prepare();
   return std::move(program_);

@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "compile/program.h"
 
@@ -26,6 +27,7 @@ class Trace : backend::Observer {
   void end_op(const OpCall& call) override;
   void begin_in_place(const char* op) override;
   void end_kernel(const char* op) override;
+  void on_sink(GradientSink& sink, GradientUse use) override;
   void begin_allocation() override;
   void end_allocation(const Ref<Storage>& memory) override;
   void on_view(const Ref<Storage>& memory) override;
@@ -42,6 +44,7 @@ class Trace : backend::Observer {
   std::unordered_map<const Storage*, std::size_t> known_;  ///< blocks whose memory is alive
   std::map<const std::byte*, std::size_t> by_address_;     ///< the same, by their first byte
   std::vector<std::size_t> inner_;                         ///< of these, the inner ones
+  std::unordered_set<const GradientSink*> sinks_;          ///< those of the program
   std::size_t named_ = 0;                                  ///< kernels before this one have their op
   const char* in_place_ = nullptr;                         ///< in-place op whose kernel is next, or null
 };
