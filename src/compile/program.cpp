@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <set>
 #include <variant>
 
 #include "autodiff/anomaly.h"
@@ -67,44 +68,53 @@ struct Arguments : KernelCall::Visitor {
 class FreeRanges {
  public:
   std::size_t take(std::size_t bytes) {
-    auto best = free_.end();
-    for (auto range = free_.begin(); range != free_.end(); ++range)
-      if (range->second >= bytes && (best == free_.end() || range->second < best->second)) best = range;
-    if (best == free_.end()) return grow(bytes);
-    const auto [offset, size] = *best;
-    free_.erase(best);
-    if (size > bytes) free_[offset + bytes] = size - bytes;
+    const auto best = by_size_.lower_bound({bytes, 0});
+    if (best == by_size_.end()) return grow(bytes);
+    const auto [size, offset] = *best;
+    erase(free_.find(offset));
+    if (size > bytes) insert(offset + bytes, size - bytes);
     return offset;
   }
   void give_back(std::size_t offset, std::size_t bytes) {
     auto after = free_.lower_bound(offset);
     if (after != free_.end() && after->first == offset + bytes) {
       bytes += after->second;
-      after = free_.erase(after);
+      after = erase(after);
     }
     if (after != free_.begin())
       if (const auto before = std::prev(after); before->first + before->second == offset) {
-        before->second += bytes;
-        return;
+        bytes += before->second;
+        offset = before->first;
+        erase(before);
       }
-    free_[offset] = bytes;
+    insert(offset, bytes);
   }
   std::size_t size() const { return size_; }
 
  private:
+  using Ranges = std::map<std::size_t, std::size_t>;
+  void insert(std::size_t offset, std::size_t size) {
+    free_[offset] = size;
+    by_size_.insert({size, offset});
+  }
+  Ranges::iterator erase(Ranges::iterator range) {
+    by_size_.erase({range->second, range->first});
+    return free_.erase(range);
+  }
   /// Extends the memory, from its last range if that is free.
   std::size_t grow(std::size_t bytes) {
     std::size_t offset = size_;
     if (!free_.empty())
       if (const auto last = std::prev(free_.end()); last->first + last->second == size_) {
         offset = last->first;
-        free_.erase(last);
+        erase(last);
       }
     size_ = offset + bytes;
     return offset;
   }
 
-  std::map<std::size_t, std::size_t> free_;
+  Ranges free_;                                            ///< sizes by offset
+  std::set<std::pair<std::size_t, std::size_t>> by_size_;  ///< the same, the smallest first
   std::size_t size_ = 0;
 };
 

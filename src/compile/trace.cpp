@@ -38,15 +38,20 @@ std::size_t Trace::add(const Ref<Storage>& memory, Block::Kind kind) {
   if (kind != Block::Kind::inner) return index;
   memory->begin_watch();
   inner_.push_back(index);
+  bytes_since_ += memory->bytes();
   return index;
 }
 
 // A block of which the function has dropped every tensor is freed here, before another allocation, so that a trace needs the memory that
-// the function needs.
+// the function needs. Where many are alive they are looked at once in a while, when a sixteenth of their memory has been added.
 void Trace::drop_freed() {
+  bytes_alive_ = bytes_since_ = 0;
   std::erase_if(inner_, [&](std::size_t index) {
     Block& block = program_.blocks_[index];
-    if (block.kind == Block::Kind::inner && block.memory->references() > 1) return false;
+    if (block.kind == Block::Kind::inner && block.memory->references() > 1) {
+      bytes_alive_ += block.bytes;
+      return false;
+    }
     block.memory->end_watch();
     if (block.kind != Block::Kind::inner) return true;
     known_.erase(block.memory.get());
@@ -55,7 +60,9 @@ void Trace::drop_freed() {
     return true;
   });
 }
-void Trace::begin_allocation() { drop_freed(); }
+void Trace::begin_allocation() {
+  if (bytes_since_ > bytes_alive_ / 16) drop_freed();
+}
 void Trace::end_allocation(const Ref<Storage>& memory) { add(memory, Block::Kind::inner); }
 
 void Trace::on_view(const Ref<Storage>& memory) {

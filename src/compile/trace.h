@@ -44,6 +44,8 @@ class Trace : backend::Observer {
   std::unordered_map<const Storage*, std::size_t> known_;  ///< blocks whose memory is alive
   std::map<const std::byte*, std::size_t> by_address_;     ///< the same, by their first byte
   std::vector<std::size_t> inner_;                         ///< of these, the inner ones
+  std::size_t bytes_alive_ = 0;                            ///< of the inner ones, when freed ones were last dropped
+  std::size_t bytes_since_ = 0;                            ///< of those that were added since then
   std::unordered_set<const GradientSink*> sinks_;          ///< those of the program
   std::size_t named_ = 0;                                  ///< kernels before this one have their op
   const char* in_place_ = nullptr;                         ///< in-place op whose kernel is next, or null
