@@ -1,0 +1,192 @@
+// Random functions with a loss, its gradients and an update in place: compiled, they give what they give as written, bit for bit. A graph
+// that does not is cut op by op while it fails, and printed as C++.
+//
+//   TERN_GRAPHS=10000 TERN_GRAPHS_SEED=0 build/cpu/tests/test-compile "Random graphs*"
+#include <cstdlib>
+
+#include "backend/memory.h"
+#include "bytes.h"
+#include "catch.h"
+#include "compile/compile.h"
+#include "random_graph.h"
+
+namespace tern::random_graphs {
+
+namespace {
+
+Graph drawn(std::uint64_t seed) {
+  Graph graph;
+  graph.seed = seed;
+  test::SplitMix64 draw{seed * 1000003 + 17};
+  const DType dtypes[] = {DType::f32, DType::f32, DType::f32, DType::f32, DType::f64, DType::bf16};
+  graph.dtype = dtypes[draw(6)];
+  // Sizes of a graph are few, so that shapes meet; one of six has tensors of some 50,000 elements, which chains divide into chunks.
+  const std::int64_t sizes[] = {0, 1, 1, 2, 3, 5, 8, 16, 33};
+  const bool is_large = draw(6) == 0;
+  const std::int64_t m = is_large ? 200 + static_cast<std::int64_t>(draw(3)) * 57 : sizes[draw(9)], n = is_large ? 240 : sizes[1 + draw(8)],
+                     k = sizes[draw(9)];
+  const Shape shapes[] = {{m, n}, {m, n}, {n}, {m, 1}, {k, is_large ? 1 : m, n}, {n, n}, {}};
+  const auto draw_shapes = [&](std::uint64_t count, std::uint64_t among) {
+    std::vector<Shape> result;
+    for (std::uint64_t i = 0; i < count; ++i) result.push_back(shapes[draw(among)]);
+    return result;
+  };
+  graph.inputs = draw_shapes(1 + draw(3), 7);
+  graph.parameters = draw_shapes(1 + draw(3), 6);
+  graph.buffers = draw_shapes(1 + draw(2), 6);
+  std::size_t values = graph.inputs.size() + graph.parameters.size() + graph.buffers.size();
+  const std::size_t count = 5 + draw(36);
+  // The later values are read more often.
+  const auto operand = [&] { return draw(2) ? values - 1 - draw(std::min<std::size_t>(values, 4)) : draw(values); };
+  for (std::size_t i = 0; i < count; ++i, ++values) {
+    Instruction op{.kind = draw(1 << 16), .form = draw(1 << 16), .number = draw(1 << 16), .a = operand(), .b = operand(), .c = operand()};
+    graph.instructions.push_back(op);
+  }
+  for (std::size_t i = 0; i < 3; ++i) graph.losses.push_back(values - 1 - i);
+  graph.accumulates = draw(4) == 0;
+  graph.threads = 1 + static_cast<int>(draw(2));
+  return graph;
+}
+
+Tensors elements_for(const std::vector<Shape>& shapes, DType dtype) {
+  Tensors result;
+  for (const Shape& shape : shapes) result.push_back(randn(shape, 0, 1, dtype));
+  return result;
+}
+
+State state_of(const Graph& graph) {
+  manual_seed(graph.seed);
+  State state{elements_for(graph.parameters, graph.dtype), elements_for(graph.buffers, graph.dtype), {}};
+  for (Tensor& p : state.parameters) {
+    state.moments.push_back(zeros_like(p));
+    if (graph.accumulates) p.set_grad(zeros_like(p));
+    p.set_requires_grad();
+  }
+  return state;
+}
+
+using Bytes = std::vector<std::vector<unsigned char>>;
+void append(Bytes& bytes, const Tensor& x) {
+  bytes.emplace_back();
+  if (!x.defined()) return;
+  const NoGrad unrecorded;
+  const Tensor whole = clone(x);
+  bytes.back().resize(static_cast<std::size_t>(whole.numel()) * size_of(whole.dtype()));
+  backend::copy_to_host(Cpu{}, bytes.back().data(), whole.view().data, bytes.back().size(), {cpu});
+}
+
+/// All that a call leaves: its results, the state, and the generator's position.
+Bytes bytes_of(const Tensors& results, const State& state) {
+  Bytes bytes;
+  for (const Tensor& x : results) append(bytes, x);
+  for (const Tensors* tensors : {&state.parameters, &state.buffers, &state.moments})
+    for (const Tensor& x : *tensors) append(bytes, x);
+  for (const Tensor& p : state.parameters) append(bytes, p.grad());
+  bytes.push_back({});
+  for (std::uint64_t position = context().generator.position(); position > 0; position /= 256)
+    bytes.back().push_back(static_cast<unsigned char>(position % 256));
+  return bytes;
+}
+
+enum class Outcome { equal, refused, differs };
+
+/// Five calls of a graph as written and compiled. `refused`: it edits what its gradient needs, and throws as written.
+Outcome outcome_of(const Graph& graph, std::string& why) {
+  set_num_threads(graph.threads);
+  const State plain = state_of(graph), compiled = state_of(graph);
+  compiler::Programs programs(cpu);
+  manual_seed(graph.seed + 1);
+  for (int call = 0; call < 5; ++call) {
+    const Tensors inputs = elements_for(graph.inputs, graph.dtype);
+    const auto copies = [&] {
+      Tensors result;
+      for (const Tensor& x : inputs) result.push_back(clone(x));
+      return result;
+    };
+    const std::uint64_t position = context().generator.position();
+    Bytes want;
+    try {
+      want = bytes_of(Run(graph, plain, copies(), nullptr)(), plain);
+    } catch (const Error&) {
+      return Outcome::refused;
+    }
+    context().generator.set_position(position);
+    try {
+      const Bytes got = bytes_of(programs.call([&](const Tensors& in) { return Run(graph, compiled, in, nullptr)(); }, copies()), compiled);
+      if (got == want) continue;
+      const std::size_t at = static_cast<std::size_t>(std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin());
+      why = fmt::format("call {}: tensor {} of {} (results, gradients, parameters, buffers, moments, gradients, position) differs", call,
+                        at, want.size());
+    } catch (const Error& error) {
+      why = fmt::format("call {}: {}", call, error.what());
+    }
+    return Outcome::differs;
+  }
+  return Outcome::equal;
+}
+
+/// A graph that differs, without the ops and terms of the loss that it differs without.
+Graph shrunk(Graph graph) {
+  std::string why;
+  const auto still_differs = [&](const Graph& less) { return outcome_of(less, why) == Outcome::differs; };
+  for (bool is_smaller = true; is_smaller;) {
+    is_smaller = false;
+    for (std::size_t i = graph.instructions.size(); i-- > 0;) {
+      if (graph.instructions[i].is_cut) continue;
+      for (const bool to_first : {true, false}) {
+        Graph less = graph;
+        less.instructions[i].is_cut = true;
+        if (!to_first) less.instructions[i].a = less.instructions[i].b;
+        if (!still_differs(less)) continue;
+        graph = less, is_smaller = true;
+        break;
+      }
+    }
+    for (std::size_t i = graph.losses.size(); graph.losses.size() > 1 && i-- > 0;) {
+      Graph less = graph;
+      less.losses.erase(less.losses.begin() + static_cast<std::ptrdiff_t>(i));
+      if (still_differs(less)) graph = less, is_smaller = true;
+    }
+  }
+  return graph;
+}
+
+std::string text_of(const Graph& graph) {
+  std::string text, why;
+  const State state = state_of(graph);
+  const auto declare = [&](const char* letter, const std::vector<Shape>& shapes) {
+    for (std::size_t i = 0; i < shapes.size(); ++i)
+      text += fmt::format("  Tensor {}{} = randn({{{}}}, DType::{});\n", letter, i, fmt::join(shapes[i].begin(), shapes[i].end(), ", "),
+                          name(graph.dtype));
+  };
+  text += fmt::format("  // seed {}, {} threads{}\n", graph.seed, graph.threads,
+                      graph.accumulates ? ", gradients accumulate" : ", without gradients before");
+  declare("x", graph.inputs), declare("p", graph.parameters), declare("b", graph.buffers);
+  Run(graph, state, elements_for(graph.inputs, graph.dtype), &text)();
+  outcome_of(graph, why);
+  return text + "  // " + why + "\n";
+}
+
+std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+}  // namespace
+
+TEST_CASE("Random graphs with gradients and edits in place are bitwise those as written") {
+  const std::uint64_t first = number_of("TERN_GRAPHS_SEED", 0), count = number_of("TERN_GRAPHS", 3000);
+  const int threads = num_threads();
+  std::uint64_t refused = 0;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    const Graph graph = drawn(seed);
+    std::string why;
+    const Outcome outcome = outcome_of(graph, why);
+    refused += outcome == Outcome::refused;
+    if (outcome == Outcome::differs) FAIL_CHECK("seed " << seed << ": " << why << "\n" << text_of(shrunk(graph)));
+  }
+  set_num_threads(threads);
+  CHECK(refused <= count / 4);
+}
+
+}  // namespace tern::random_graphs
