@@ -1,5 +1,5 @@
-// Every op of the table in a compiled function: results and gradients are those of the function as written, bit for bit, also of other
-// elements than those that were traced.
+// Every op of the table in a compiled function: results, gradients and second gradients are those of the function as written, bit for bit,
+// also of other elements than those that were traced.
 #include <set>
 
 #include "autodiff/engine.h"
@@ -16,7 +16,8 @@ namespace tern::op_cases {
 
 namespace {
 
-/// The results, which are squared so that what arrives at the op differs from element to element, and the gradients of the leaves.
+/// The results, which are squared so that what arrives at the op differs from element to element, the gradients of the leaves, and those of
+/// the squared gradients.
 Tensors pass(const Row& row, const Case& op, DType dtype, Device device, const Tensors& arguments) {
   Tensors leaves, results, sums;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -30,9 +31,20 @@ Tensors pass(const Row& row, const Case& op, DType dtype, Device device, const T
     results.push_back(is_floating(y.dtype()) ? y * y : y);
     if (results.back().requires_grad()) sums.push_back(sum(results.back()));
   }
-  if (!sums.empty()) backward(sums);
+  const bool twice = row.twice && op.twice && size_of(dtype) > 2;  // 16 bits are the same formulas
+  if (!sums.empty()) backward(sums, {}, twice);
+  Tensors reached;
   for (const Tensor& x : leaves)
-    if (x.requires_grad() && x.grad().defined()) results.push_back(x.grad());
+    if (x.requires_grad() && x.grad().defined()) {
+      reached.push_back(x);
+      results.push_back(x.grad());
+    }
+  if (!twice || reached.empty()) return results;
+  Tensors squares;
+  for (const Tensor& first : grad(sums, reached, {}, true))
+    if (first.defined() && first.requires_grad()) squares.push_back(sum(first * first));
+  if (squares.empty()) return results;
+  for (const Tensor& second : grad(squares, reached)) results.push_back(second);
   return results;
 }
 
@@ -70,7 +82,7 @@ const std::set<std::string> cannot_compile = {"allclose",
 
 std::vector<std::vector<unsigned char>> bytes_of(const Tensors& results) {
   std::vector<std::vector<unsigned char>> bytes;
-  for (const Tensor& x : results) bytes.push_back(storage_bytes(to(clone(x), cpu)));
+  for (const Tensor& x : results) bytes.push_back(x.defined() ? storage_bytes(to(clone(x), cpu)) : std::vector<unsigned char>());
   return bytes;
 }
 
