@@ -14,12 +14,15 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <tuple>
 
+#include "autodiff/engine.h"
 #include "compile/compile.h"
 #include "nn/layers.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
+#include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -182,8 +185,70 @@ struct Lstm {
   std::unique_ptr<train::Adam> optimizer;
 };
 
+/// Rows written out, forward and with their gradients, beside the fused kernels of the same functions ("by hand").
+static void rows() {
+  const std::int64_t count = place == cpu ? 2048 : 32768, width = 1024;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = cast(randn({count, width}), dtype), g = cast(randn({count, width}), dtype), gamma = cast(rand({width}), dtype),
+                 beta = cast(randn({width}), dtype);
+    using Function = std::function<Tensor(const Tensor&)>;
+    const std::tuple<const char*, Function, Function> all[] = {
+        {"softmax", written_softmax, [](const Tensor& a) { return softmax(a, -1); }},
+        {"layer norm", [=](const Tensor& a) { return written_norm(a, gamma, beta); },
+         [=](const Tensor& a) { return layer_norm(a, gamma, beta); }},
+        {"rms norm", [=](const Tensor& a) { return a * rsqrt(mean(a * a, -1, true) + 1e-5) * gamma; },
+         [=](const Tensor& a) { return rms_norm(a, gamma); }},
+        {"gelu", written_gelu, [](const Tensor& a) { return gelu_tanh(a); }}};
+    for (const auto& [name, written, by_hand] : all)
+      for (const bool is_step : {false, true}) {
+        const auto step = [=, f = written, h = by_hand](bool hand) -> Step {
+          return [=](const Tensors& in) {
+            const auto& function = hand ? h : f;
+            if (!is_step) {
+              const NoGrad unrecorded;
+              return function(in[0]);
+            }
+            Tensor leaf = in[0].detach();
+            leaf.set_requires_grad();
+            const Tensor y = function(leaf);
+            return grad({y}, Tensors{leaf}, {in[1]})[0];
+          };
+        };
+        const std::string label = std::string(name) + (is_step ? " with gradient " : " ") + tern::name(dtype);
+        compare(label, [&] { return step(false); }, {x, g}, 5);
+        compare(label + " by hand", [&] { return step(true); }, {x, g}, 5);
+      }
+  }
+}
+
+/// AdamW of ops for 100 parameters of 768 x 768.
+static void own_adamw() {
+  struct Parameter {
+    Tensor x, gradient, m, v;
+  };
+  const auto make = [] {
+    std::vector<Parameter> all;
+    for (int i = 0; i < 100; ++i) all.push_back({randn({768, 768}), randn({768, 768}), zeros({768, 768}), zeros({768, 768})});
+    return all;
+  };
+  compare(
+      "own AdamW, 100 x 768 x 768",
+      [&]() -> Step {
+        return [all = make(), count = full({}, 1.0)](const Tensors&) {
+          const NoGrad unrecorded;
+          for (const Parameter& p : all) {
+            copy_(p.m, p.m * 0.9 + p.gradient * 0.1);
+            copy_(p.v, p.v * 0.999 + p.gradient * p.gradient * 0.001);
+            copy_(p.x, p.x * (1 - 1e-5) - p.m / (sqrt(p.v) + 1e-8) * 1e-3);
+          }
+          return count;
+        };
+      },
+      {zeros({1}), zeros({1})}, 3);
+}
+
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: compile_models DEVICE THREADS [chains lstm adamw seed6 char]\n"), 2;
+  if (argc < 3) return std::fprintf(stderr, "usage: compile_models DEVICE THREADS [chains lstm char rows adamw seed6]\n"), 2;
   place = std::strcmp(argv[1], "cpu") == 0 ? cpu : cuda();
   set_num_threads(std::atoi(argv[2]));
   const auto wants = [&](const char* name) {
@@ -209,6 +274,8 @@ int main(int argc, char** argv) {
         {randn({16, 32, 96}), randn({16, 32, 96})}, 10);
   }
   if (wants("char")) train_lm("char model, 4 x 128, B 8 T 64", train::Precision::fp32, 4, 128, 8, 64);
+  if (wants("rows")) rows();
+  if (wants("adamw")) own_adamw();
   if (wants("seed6"))
     for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16})
       train_lm("seed6, 6 x 512, B 4 T 512", precision, 6, 512, 4, 512);

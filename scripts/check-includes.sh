@@ -32,6 +32,7 @@ cuda/linalg:    backend tensor ops/kernels cuda/runtime cuda/device cuda/gemm/cu
 autodiff:       backend tensor ops/kernels
 ops:            backend tensor ops/kernels autodiff
 compile:        backend tensor ops/kernels autodiff ops
+compile/device: ops/kernels cuda/device
 nn:             backend tensor autodiff ops
 train:          backend tensor ops/kernels autodiff ops nn
 io:             backend tensor ops text

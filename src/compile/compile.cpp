@@ -59,8 +59,8 @@ struct Programs::Entry {
   std::uint64_t seed = 0;          ///< of the graph, in whose kernels that draw it is a constant
 };
 
-Programs::Programs(Device device)
-    : device_(device), stream_(with_backend(device, [&](auto dev) { return backend::graph_stream(dev, device); })) {}
+Programs::Programs(Device device, CompileOptions options)
+    : device_(device), options_(options), stream_(with_backend(device, [&](auto dev) { return backend::graph_stream(dev, device); })) {}
 Programs::~Programs() = default;
 Programs::Programs(Programs&&) noexcept = default;
 Programs& Programs::operator=(Programs&&) noexcept = default;
@@ -131,7 +131,7 @@ void Programs::trace(Entry& entry, const Function& f, const Tensors& arguments) 
   constexpr std::int64_t max_moves = 8;
   try {
     if (entry.program && !entry.program->finds_memory()) ++entry.moves;
-    Trace trace(detail::copies_of(arguments), device_);
+    Trace trace(detail::copies_of(arguments), device_, options_.fuse);
     Tensors results = f(trace.inputs());
     write_lazy_zeros();
     Program program = trace.finish(std::move(results));
@@ -207,15 +207,19 @@ std::string Programs::report() const {
                         entry.program->steps(), static_cast<double>(entry.program->arena_bytes()) / (1 << 20),
                         static_cast<double>(entry.program->inner_bytes()) / (1 << 20), entry.calls,
                         entry.graph ? fmt::format(", a graph of {} nodes", entry.graph->nodes()) : "");
+    if (entry.program->generated() > 0) text += fmt::format("  {} kernels generated\n", entry.program->generated());
+    if (entry.program->not_generated() > 0)
+      text += fmt::format("  {} groups run op by op: {}\n", entry.program->not_generated(), entry.program->failure());
   }
   return text;
 }
 
-std::string Programs::text() const {
+std::string Programs::text(Stage stage) const {
   const Entry* latest = nullptr;
   for (const auto& [key, entry] : entries_)
     if (entry.program && (!latest || entry.last_use > latest->last_use)) latest = &entry;
-  return latest ? latest->program->text() : "";
+  if (!latest) return "";
+  return stage == Stage::kernels ? latest->program->text() : latest->program->code();
 }
 
 }  // namespace tern::compiler

@@ -16,6 +16,19 @@
 
 namespace tern {
 
+/// What Compiled::show shows of a program.
+enum class Stage : std::uint8_t {
+  kernels,  ///< the kernels that the function ran, a line each
+  code,     ///< the CUDA text of the kernels that groups of them are on a GPU; also of a program on the CPU
+};
+
+/// Options of compile().
+struct CompileOptions {
+  /// Runs groups of elementwise kernels as one, and on a GPU the sums and maxima of rows with them, which then add up in another order.
+  /// Without it results are bitwise those of the function as written.
+  bool fuse = true;
+};
+
 namespace compiler {
 
 class Program;
@@ -25,7 +38,7 @@ class Programs {
  public:
   using Function = std::function<Tensors(const Tensors&)>;  ///< the function, of a list
   /// Without programs, for a function on the device.
-  explicit Programs(Device device);
+  explicit Programs(Device device, CompileOptions options = {});
   ~Programs();
   /// @{
   Programs(Programs&&) noexcept;  ///< moves the programs too
@@ -34,10 +47,10 @@ class Programs {
 
   /// Calls f, which is the same at each call, or runs its program: see Compiled::operator().
   Tensors call(const Function& f, const Tensors& arguments);
-  void forget();               ///< drops all programs
-  std::size_t size() const;    ///< number of programs
-  std::string report() const;  ///< a line for each program
-  std::string text() const;    ///< the kernels of the program that ran last
+  void forget();                        ///< drops all programs
+  std::size_t size() const;             ///< number of programs
+  std::string report() const;           ///< a line for each program
+  std::string text(Stage stage) const;  ///< of the program that ran last
 
  private:
   struct Entry;
@@ -50,6 +63,7 @@ class Programs {
   void record(Entry& entry);
 
   Device device_;
+  CompileOptions options_;
   std::unique_ptr<backend::GraphStream> stream_;  ///< null on the CPU
   std::map<Key, Entry> entries_;
   Tensor position_;  ///< random position, i64 (), on a GPU: written before each launch of a graph
@@ -64,7 +78,7 @@ template <class F>
 class Compiled {
  public:
   /// A function of tensors, or of a batch with names (ops/captured_step.h), on a device.
-  explicit Compiled(F f, Device device = default_device()) : f_(std::move(f)), programs_(device) {}
+  explicit Compiled(F f, Device device = default_device(), CompileOptions options = {}) : f_(std::move(f)), programs_(device, options) {}
 
   /// Calls the function, as written or by its program. A result keeps its elements until the next call, and for good if it has at most 64
   /// KiB; from the second call on it has no history. Throws Error where the function does what a program cannot do again, or did not do the
@@ -98,8 +112,8 @@ class Compiled {
   std::size_t programs() const { return programs_.size(); }
   /// Text of the programs, for people: a line each.
   std::string report() const { return programs_.report(); }
-  /// The kernels of the program that ran last, a line each.
-  std::string show() const { return programs_.text(); }
+  /// The program that ran last as text.
+  std::string show(Stage stage = Stage::kernels) const { return programs_.text(stage); }
 
  private:
   template <class Step>
@@ -131,8 +145,8 @@ class Compiled {
 /// gradients, moments. After Module::train, set_requires_grad of a parameter and nn::to it begins anew. 64 programs are kept, those of the
 /// kinds that were used last.
 template <class F>
-Compiled<F> compile(F f, Device device = default_device()) {
-  return Compiled<F>(std::move(f), device);
+Compiled<F> compile(F f, Device device = default_device(), CompileOptions options = {}) {
+  return Compiled<F>(std::move(f), device, options);
 }
 
 }  // namespace tern

@@ -10,7 +10,7 @@
 
 #include "autodiff/anomaly.h"
 #include "backend/memory.h"
-#include "compile/chunks.h"
+#include "compile/generated.h"
 #include "ops/kernels/copy.h"
 #include "tensor/context.h"
 
@@ -133,10 +133,92 @@ void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks) {
     }
 }
 
+/// For each block the index of the group that uses it; groups.size() if several do, or what is outside of the program.
+static std::vector<std::size_t> owners_of(const std::vector<Group>& groups, const std::vector<Call>& calls,
+                                          const std::vector<Block>& blocks) {
+  constexpr std::size_t nobody = ~std::size_t{0};
+  std::vector<std::size_t> owners(blocks.size(), nobody);
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (const std::size_t call : groups[g].all_calls())
+      for (const Call::Place& place : calls[call].places) {
+        if (place.block == Call::Place::none) continue;
+        std::size_t& owner = owners[place.block];
+        const bool is_inner = blocks[place.block].kind == Block::Kind::inner;
+        owner = is_inner && (owner == nobody || owner == g) ? g : groups.size();
+      }
+  return owners;
+}
+
+std::vector<std::optional<CudaText>> Program::texts_of(std::vector<Group>& groups) const {
+  const std::vector<std::size_t> owners = owners_of(groups, calls_, blocks_);
+  const auto alignment_of = [&](const Call::Place& place) {
+    const Block& block = blocks_[place.block];
+    const auto address =
+        static_cast<std::size_t>(place.offset) + (block.memory ? reinterpret_cast<std::uintptr_t>(block.memory->data()) : 0);
+    return address == 0 ? alignment : std::min(alignment, address & (~address + 1));
+  };
+  std::vector<std::optional<CudaText>> texts(groups.size());
+  std::vector<Group> apart;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const bool is_group = groups[g].calls.size() > 1;
+    if (is_group) texts[g] = cuda_text(groups[g], calls_, [&](std::size_t block) { return owners[block] == g; }, alignment_of);
+    std::vector<Group> others;
+    if (is_group && !texts[g]) std::swap(others, groups[g].same);  // of other alignments
+    apart.push_back(groups[g]);
+    apart.insert(apart.end(), others.begin(), others.end());
+  }
+  if (apart.size() == groups.size()) return texts;
+  groups = std::move(apart);
+  return texts_of(groups);
+}
+
+std::string Program::code() const {
+  std::string code;
+  std::vector<Group> groups = find_groups(calls_, blocks_, true);
+  for (const std::optional<CudaText>& text : texts_of(groups))
+    if (text) code += text->text + '\n';
+  return code;
+}
+
+std::vector<std::optional<Call>> Program::joined(std::vector<Group>& groups) {
+  std::vector<std::optional<Call>> result(groups.size());
+  if (device_.type == DeviceType::cpu) {
+    const std::vector<std::size_t> owners = owners_of(groups, calls_, blocks_);
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      if (groups[g].calls.size() > 1) result[g] = chunked(groups[g], calls_, [&](std::size_t block) { return owners[block] == g; });
+    return result;
+  }
+  const std::vector<std::optional<CudaText>> texts = texts_of(groups);
+  GeneratedKernels made = make_kernels(device_, texts);
+  result.resize(groups.size());
+  failure_ = made.failure;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (!texts[g]) continue;
+    const Call& first = calls_[groups[g].calls[0]];
+    if (made.kernels[g]) result[g] = Call{std::move(made.kernels[g]), texts[g]->places, first.op, first.module, first.ways};
+    ++(result[g] ? generated_ : not_generated_);
+  }
+  return result;
+}
+
 void Program::prepare() {
-  for (const Call& call : calls_) steps_.push_back({call.kernel->copy(), call.places, call.op, call.module, call.ways});
+  std::vector<Group> groups;
+  if (fuses_) groups = find_groups(calls_, blocks_, device_.type == DeviceType::cuda);
+  else
+    for (std::size_t i = 0; i < calls_.size(); ++i)
+      groups.push_back({.calls = {i}, .is_open = false, .shape = {}, .row_dims = {}, .uses = {}});
+  std::vector<std::optional<Call>> as_one = joined(groups);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (as_one[g]) {
+      steps_.push_back(std::move(*as_one[g]));
+      continue;
+    }
+    for (const std::size_t i : groups[g].all_calls()) {
+      const Call& call = calls_[i];
+      steps_.push_back({call.kernel->copy(), call.places, call.op, call.module, call.ways});
+    }
+  }
   note_uses(steps_, blocks_);
-  if (device_.type == DeviceType::cpu) chunk_chains(steps_, blocks_);
   plan_arena();
   for (const Call& step : steps_)
     visit(*step.kernel, [](View&, kernels::Access) {}, [&](PhiloxState& state) { draws_.push_back({&state, state.offset - begin_}); });

@@ -61,6 +61,9 @@ struct Call {
 /// Notes in blocks which of the steps use them first and last.
 void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks);
 
+struct Group;
+struct CudaText;
+
 /// The kernels that a function ran, for runs in memory of their own.
 class Program {
  public:
@@ -87,14 +90,19 @@ class Program {
   std::string difference(const Program& later, bool gradients_may_move) const;
   /// A line for each kernel, with its operands.
   std::string text() const;
+  /// The text of the kernels that its groups are on a GPU (compile/cuda_text.h), whatever the device.
+  std::string code() const;
 
-  std::size_t size() const { return calls_.size(); }        ///< number of kernels that were traced
-  std::size_t steps() const { return steps_.size(); }       ///< number of kernels and chains that a run calls
-  std::size_t arena_bytes() const { return arena_bytes_; }  ///< memory of all inner blocks together
-  std::size_t inner_bytes() const;                          ///< memory that they would take one by one
-  bool draws() const { return !draws_.empty(); }            ///< true if a kernel draws random numbers
-  const Tensors& inputs() const { return inputs_; }         ///< tensors that a run reads the function's arguments from
-  const Tensors& results() const { return results_; }       ///< what the function returned, without history
+  std::size_t size() const { return calls_.size(); }            ///< number of kernels that were traced
+  std::size_t steps() const { return steps_.size(); }           ///< number of kernels and chains that a run calls
+  std::size_t generated() const { return generated_; }          ///< number of kernels with code of their own, on a GPU
+  std::size_t not_generated() const { return not_generated_; }  ///< number of groups whose code could not be compiled
+  const std::string& failure() const { return failure_; }       ///< why not
+  std::size_t arena_bytes() const { return arena_bytes_; }      ///< memory of all inner blocks together
+  std::size_t inner_bytes() const;                              ///< memory that they would take one by one
+  bool draws() const { return !draws_.empty(); }                ///< true if a kernel draws random numbers
+  const Tensors& inputs() const { return inputs_; }             ///< tensors that a run reads the function's arguments from
+  const Tensors& results() const { return results_; }           ///< what the function returned, without history
 
  private:
   friend class Trace;
@@ -119,10 +127,13 @@ class Program {
   /// Number of the gradient, or its exact sum, that was in that memory before the function; none if there was none.
   std::size_t sum_in(const Ref<Storage>& memory) const;
   void prepare();
+  std::vector<std::optional<CudaText>> texts_of(std::vector<Group>& groups) const;
+  std::vector<std::optional<Call>> joined(std::vector<Group>& groups);
   bool may_read_in_place(const Tensor& argument) const;
   void plan_arena();
 
   Device device_;
+  bool fuses_ = true;
   std::vector<Call> calls_;  ///< as traced, for difference()
   std::vector<Block> blocks_;
   std::vector<Call> steps_;  ///< what a run does: calls, or several as one
@@ -135,6 +146,8 @@ class Program {
   bool edits_inputs_ = false, returns_inputs_ = false;
   std::uint64_t begin_ = 0;  ///< the generator's position at the trace
   std::uint64_t drawn_ = 0;  ///< positions of the random stream that a run takes
+  std::size_t generated_ = 0, not_generated_ = 0;
+  std::string failure_;
   Ref<Storage> arena_;
   std::size_t arena_bytes_ = 0;
   std::optional<void*> linked_stream_;  ///< handle of the stream that the kernels have

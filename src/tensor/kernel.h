@@ -53,6 +53,11 @@ class KernelCall {
  public:
   virtual ~KernelCall() = default;
   virtual const std::type_info& type() const = 0;
+  /// The kernel, if it is of this type; null otherwise.
+  template <class Kernel>
+  const Kernel* as() const {
+    return type() == typeid(Kernel) ? static_cast<const Kernel*>(kernel()) : nullptr;
+  }
   /// A copy that keeps no work for later: it has no pointers to objects of the call, such as pending sums.
   virtual std::unique_ptr<KernelCall> copy() const = 0;
   /// Parts of the arguments, in their order: views, absent ones included, states of the random generator, and numbers, which are also
@@ -69,6 +74,9 @@ class KernelCall {
   virtual void run(Device device) const = 0;
   /// True if run() returns something to the host, for which it waits.
   virtual bool reports() const = 0;
+
+ private:
+  virtual const void* kernel() const = 0;
 };
 
 namespace detail {
@@ -139,6 +147,8 @@ class KernelCallOf : public KernelCall {
     if constexpr (std::is_pointer_v<T>)
       if constexpr (std::is_class_v<std::remove_pointer_t<T>>) field = nullptr;
   }
+
+  const void* kernel() const override { return &kernel_; }
 
   Kernel kernel_;
 };

@@ -1,6 +1,8 @@
 // The life of a compiled function: what it traces, compares, replays and refuses.
 #include "compile/compile.h"
 
+#include <cmath>
+
 #include "catch.h"
 #include "message.h"
 #include "nn/nn.h"
@@ -24,9 +26,9 @@ namespace {
 Tensor counted(std::int64_t n, double first, Device device) { return arange(first, first + static_cast<double>(n), 1, DType::f32, device); }
 
 /// All that a training leaves behind: losses, moments, masters, the scale, the position of the random stream.
-std::vector<float> train_steps(bool is_compiled, bool is_fused, train::Precision precision, Device device) {
+std::vector<float> train_steps(bool is_compiled, bool is_fused, train::Precision precision, Device device, CompileOptions options = {}) {
   Training training(is_fused, precision, device);
-  auto step = tern::compile([&](const Tensor& ids) { return training.step(ids); }, device);
+  auto step = tern::compile([&](const Tensor& ids) { return training.step(ids); }, device, options);
   std::vector<float> result;
   manual_seed(8);
   for (unsigned i = 0; i < 30; ++i) {
@@ -48,18 +50,41 @@ std::vector<float> train_steps(bool is_compiled, bool is_fused, train::Precision
   return result;
 }
 
-void check_training(Device device) {
+void check_training(Device device, CompileOptions options) {
   for (const train::Precision precision : {train::Precision::fp32, train::Precision::bf16, train::Precision::fp16})
     for (const bool is_fused : {false, true}) {
       INFO(train::name(precision) << (is_fused ? ", fused" : ", plain"));
-      CHECK(train_steps(true, is_fused, precision, device) == train_steps(false, is_fused, precision, device));
+      CHECK(train_steps(true, is_fused, precision, device, options) == train_steps(false, is_fused, precision, device));
     }
 }
 
 }  // namespace
 
-TEST_CASE("A compiled training step is bitwise the one as written, dropout included") { check_training(cpu); }
-TEST_CASE("A compiled training step on a GPU is bitwise the one as written, dropout included", "[cuda]") { check_training(cuda()); }
+TEST_CASE("A compiled training step is bitwise the one as written, dropout included") {
+  for (const bool fuse : {false, true}) check_training(cpu, {.fuse = fuse});
+}
+TEST_CASE("A compiled training step on a GPU without fusion is bitwise the one as written, dropout included", "[cuda]") {
+  check_training(cuda(), {.fuse = false});
+}
+TEST_CASE("A compiled training step on a GPU has the losses of the one as written, and the same bits in each run", "[cuda]") {
+  for (const bool is_fused : {false, true}) {
+    const auto compiled = train_steps(true, is_fused, train::Precision::fp32, cuda());
+    CHECK(compiled == train_steps(true, is_fused, train::Precision::fp32, cuda()));
+    const auto written = train_steps(false, is_fused, train::Precision::fp32, cuda());
+    for (std::size_t i = 0; i < 30; ++i) CHECK(std::fabs(compiled[i] - written[i]) <= 1e-4F);
+  }
+  for (const train::Precision precision : {train::Precision::bf16, train::Precision::fp16})
+    CHECK(train_steps(true, false, precision, cuda()) == train_steps(true, false, precision, cuda()));
+}
+
+TEST_CASE("Without fusion each kernel is a step of its own") {
+  const auto f = [](const Tensor& x) { return exp(x * 2.0) + 1.0; };
+  auto fused = tern::compile(f), alone = tern::compile(f, cpu, {.fuse = false});
+  const Tensor x = zeros({1 << 20});
+  for (int call = 0; call < 3; ++call) fused(x), alone(x);
+  CHECK(contains(fused.report(), "3 kernels in 1 steps"));
+  CHECK(contains(alone.report(), "3 kernels in 3 steps"));
+}
 
 TEST_CASE("A number of the host that changes is found and named") {
   double lr = 0.125;

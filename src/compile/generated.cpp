@@ -1,0 +1,170 @@
+#include "compile/generated.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "backend/error.h"
+#include "backend/loaded_kernel.h"
+
+namespace tern::compiler {
+
+namespace {
+
+/// Functions of NVRTC that are called here (https://docs.nvidia.com/cuda/nvrtc), without its header, which only the toolkit has.
+struct Nvrtc {
+  using Program = void*;
+  int (*create)(Program*, const char* text, const char* name, int headers, const char* const* texts, const char* const* names) = nullptr;
+  int (*compile)(Program, int count, const char* const* options) = nullptr;
+  int (*log_size)(Program, std::size_t*) = nullptr;
+  int (*log)(Program, char*) = nullptr;
+  int (*code_size)(Program, std::size_t*) = nullptr;
+  int (*code)(Program, char*) = nullptr;
+  int (*destroy)(Program*) = nullptr;
+
+  Nvrtc() {
+    void* library = nullptr;
+    for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"})
+      if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return;
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    };
+    find(create, "nvrtcCreateProgram");
+    find(compile, "nvrtcCompileProgram");
+    find(log_size, "nvrtcGetProgramLogSize");
+    find(log, "nvrtcGetProgramLog");
+    find(code_size, "nvrtcGetCUBINSize");
+    find(code, "nvrtcGetCUBIN");
+    find(destroy, "nvrtcDestroyProgram");
+  }
+  bool is_there() const { return create && compile && log_size && log && code_size && code && destroy; }
+};
+
+const Nvrtc& nvrtc() {
+  static const Nvrtc library;
+  return library;
+}
+
+/// Headers of the standard library and of the toolkit in whose place compile/device/standard.h stands.
+constexpr std::array standard_headers = {"bit", "cmath", "cstddef", "cstdint", "limits", "type_traits", "cuda_bf16.h", "cuda_fp16.h"};
+
+using Loaded = std::shared_ptr<const backend::LoadedKernel>;
+
+constexpr std::size_t max_kept = 4096;  ///< kernels of a process, of some 20 KiB each
+
+/// A group's kernel with its operands.
+class Generated final : public KernelCall {
+ public:
+  Generated(const CudaText& text, Loaded code) : text_(text), code_(std::move(code)) { text_.text.clear(); }
+
+  const std::type_info& type() const override { return typeid(Generated); }
+  std::unique_ptr<KernelCall> copy() const override { return std::make_unique<Generated>(*this); }
+  void visit(Visitor& visitor) override {
+    for (std::size_t i = 0; i < text_.operands.size(); ++i)
+      visitor.view(text_.operands[i], text_.is_written[i] ? kernels::Access::update : kernels::Access::read);
+    for (PhiloxState& draw : text_.draws) visitor.random(draw);
+  }
+  bool reports() const override { return false; }
+  void run(Device) const override {
+    std::vector<std::byte> arguments = text_.arguments;
+    for (std::size_t i = 0; i < text_.operands.size(); ++i) {
+      const void* const address = text_.operands[i].data;
+      std::memcpy(arguments.data() + i * sizeof(void*), &address, sizeof(void*));
+    }
+    if (!text_.draws.empty()) std::memcpy(arguments.data() + text_.draws_at, text_.draws.data(), text_.draws.size() * sizeof(PhiloxState));
+    code_->launch(text_.blocks, static_cast<unsigned>(text_.copies), text_.threads, arguments.data(), text_.operands[0].stream);
+  }
+
+ private:
+  const void* kernel() const override { return this; }
+
+  CudaText text_;
+  Loaded code_;
+};
+
+Loaded compiled(Device device, const std::string& text) {
+  return with_backend(device, [&](auto dev) -> Loaded {
+    if constexpr (requires { backend::architecture_of(dev, device); })
+      return backend::load_kernel(dev, device, compile_cuda(text, backend::architecture_of(dev, device)), CudaText::name);
+    else return nullptr;
+  });
+}
+
+}  // namespace
+
+bool has_nvrtc() { return nvrtc().is_there(); }
+
+std::string compile_cuda(const std::string& text, const std::string& architecture) {
+  const Nvrtc& library = nvrtc();
+  if (!library.is_there()) fail("compile", "expected libnvrtc.so, of the CUDA toolkit, on the loader's path but found none");
+  std::vector<const char*> names(standard_headers.begin(), standard_headers.end());
+  std::vector<const char*> texts(names.size(), "#include \"compile/device/standard.h\"\n");
+  for (const DeviceHeader& header : device_headers()) {
+    names.push_back(header.name);
+    texts.push_back(header.text);
+  }
+  Nvrtc::Program program = nullptr;
+  if (library.create(&program, text.c_str(), "group.cu", static_cast<int>(names.size()), texts.data(), names.data()) != 0)
+    fail("compile", "expected NVRTC to take a program but it refused");
+  const std::string target = "--gpu-architecture=" + architecture;
+  const std::array options = {target.c_str(), "-std=c++20", "--fmad=false", "--device-as-default-execution-space", "-w"};
+  const int result = library.compile(program, static_cast<int>(options.size()), options.data());
+  std::string message, code;
+  std::size_t size = 0;
+  if (result != 0) {
+    library.log_size(program, &size);
+    message.resize(size);
+    library.log(program, message.data());
+  } else {
+    library.code_size(program, &size);
+    code.resize(size);
+    library.code(program, code.data());
+  }
+  library.destroy(&program);
+  if (result != 0 || code.empty())
+    fail("compile", "expected a kernel that NVRTC compiles but got: " + message.substr(0, message.find('\n')));
+  return code;
+}
+
+GeneratedKernels make_kernels(Device device, const std::vector<std::optional<CudaText>>& texts) {
+  static std::mutex mutex;
+  static auto& kept = *new std::map<std::pair<int, std::string>, Loaded>;  // never destroyed: the runtime may be gone by then
+  const std::lock_guard lock(mutex);
+  if (kept.size() + texts.size() > max_kept) kept.clear();
+  std::vector<std::pair<const std::pair<int, std::string>, Loaded>*> missing;
+  for (const std::optional<CudaText>& text : texts) {
+    if (!text) continue;
+    const auto entry = kept.try_emplace({device.index, text->text}).first;
+    if (!entry->second && std::find(missing.begin(), missing.end(), &*entry) == missing.end()) missing.push_back(&*entry);
+  }
+  GeneratedKernels result;
+  std::atomic<std::size_t> next = 0;
+  std::mutex failing;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < missing.size(); i = next++) try {
+        missing[i]->second = compiled(device, missing[i]->first.second);
+      } catch (const std::exception& error) {
+        const std::lock_guard one(failing);
+        if (result.failure.empty()) result.failure = error.what();
+      }
+  };
+  const std::size_t threads = std::min<std::size_t>({std::max(1u, std::thread::hardware_concurrency()), 16, missing.size()});
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < threads; ++i) others.emplace_back(work);
+  work();
+  others.clear();
+  for (const std::optional<CudaText>& text : texts) {
+    const Loaded code = text ? kept.at({device.index, text->text}) : nullptr;
+    result.kernels.push_back(code ? std::make_unique<Generated>(*text, code) : nullptr);
+  }
+  return result;
+}
+
+}  // namespace tern::compiler

@@ -1,0 +1,34 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compile/cuda_text.h"
+
+namespace tern::compiler {
+
+/// Text of a header that generated kernels include.
+struct DeviceHeader {
+  const char* name;  ///< as in an include
+  const char* text;
+};
+/// All of them: cmake/device_headers.cmake writes their texts into the program.
+std::span<const DeviceHeader> device_headers();
+
+/// Machine code of a CUDA kernel's text for an architecture such as "sm_90a". By NVRTC, which is loaded at the first call: no program is
+/// linked with it. Throws Error with its message.
+std::string compile_cuda(const std::string& text, const std::string& architecture);
+/// True if NVRTC can be loaded.
+bool has_nvrtc();
+
+/// Kernels of texts.
+struct GeneratedKernels {
+  std::vector<std::unique_ptr<KernelCall>> kernels;  ///< null where there is no text, or one that could not be compiled
+  std::string failure;                               ///< why the first of these could not; else empty
+};
+/// Compiles the texts side by side, each once in a process, and loads them on the device.
+GeneratedKernels make_kernels(Device device, const std::vector<std::optional<CudaText>>& texts);
+
+}  // namespace tern::compiler
