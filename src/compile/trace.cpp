@@ -35,6 +35,12 @@ std::size_t Trace::add(const Ref<Storage>& memory, Block::Kind kind) {
   program_.blocks_.push_back({.kind = kind, .memory = memory, .bytes = memory->bytes()});
   if (memory->bytes() == 0) return index;
   known_[memory.get()] = index;
+  // Blocks are found by address: those of two from_blob on one memory could not be told apart.
+  const auto* const begin = static_cast<const std::byte*>(memory->data());
+  const auto after = by_address_.lower_bound(begin + memory->bytes());
+  if (after != by_address_.begin())
+    if (const auto& [first, other] = *std::prev(after); first + program_.blocks_[other].bytes > begin)
+      fail("compile", "expected memory that one tensor and its views have but got two tensors on it, as from_blob makes: use a view");
   by_address_[static_cast<const std::byte*>(memory->data())] = index;
   if (kind != Block::Kind::inner) return index;
   memory->begin_watch();

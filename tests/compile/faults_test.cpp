@@ -12,6 +12,7 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/context.h"
+#include "tensor/from_blob.h"
 #include "train/train.h"
 
 using namespace tern;
@@ -170,6 +171,20 @@ TEST_CASE("Arguments that need a gradient are refused") {
           "pass a parameter by reference");
   const NoGrad unrecorded;
   for (int call = 0; call < 4; ++call) CHECK(f(w).item<float>() == 3);
+}
+
+TEST_CASE("Two tensors on one memory, of which a trace could not see that they share it, are refused") {
+  std::vector<float> memory(8, 1.0f);
+  const Tensor whole = from_blob(memory.data(), {8}, DType::f32), part = from_blob(memory.data() + 4, {4}, DType::f32);
+  auto f = tern::compile([&](const Tensor& x) {
+    add_(whole, 1.0);
+    return sum(part) + sum(x);
+  });
+  CHECK(f(ones({1})).item<float>() == 8 + 1);
+  CHECK(contains(message_of([&] { f(ones({1})); }), "got two tensors on it, as from_blob makes: use a view"));
+  const Tensor before = from_blob(memory.data(), {4}, DType::f32);  // that ends where the other begins
+  auto reads = tern::compile([&](const Tensor& x) { return sum(before * x + part); });
+  for (int call = 0; call < 4; ++call) CHECK(reads(ones({4})).item<float>() == sum(before + part).item<float>());
 }
 
 TEST_CASE("Arguments that share memory are read, but not with what the function edits") {
