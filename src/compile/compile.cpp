@@ -99,12 +99,11 @@ Tensors Programs::run(const Function& f, const Tensors& arguments) {
   }
   Entry& entry = entry_for(key_of(arguments));
   ++entry.calls;
-  if (entry.calls == 1 || is_compared(entry.calls) || !entry.program->finds_memory()) trace(entry, f, arguments);
-  else {
-    entry.program->check(arguments);
-    replay(entry, arguments);
-    entry.program->settle();
-  }
+  if (entry.calls == 1 || is_compared(entry.calls) || !entry.program->finds_memory() || !entry.program->finds_versions())
+    return for_caller(trace(entry, f, arguments));
+  entry.program->check(arguments);
+  replay(entry, arguments);
+  entry.program->settle();
   return for_caller(entry.program->results());
 }
 
@@ -126,22 +125,32 @@ Programs::Entry& Programs::entry_for(Key key) {
   return entry;
 }
 
-void Programs::trace(Entry& entry, const Function& f, const Tensors& arguments) {
+Tensors Programs::trace(Entry& entry, const Function& f, const Tensors& arguments) {
   // The first passes after gradients were dropped put them elsewhere; those that move at each call are an error.
   constexpr std::int64_t max_moves = 8;
   try {
     if (entry.program && !entry.program->finds_memory()) ++entry.moves;
+    std::vector<Program*> unedited;
+    for (auto& [key, other] : entries_)
+      if (other.program && other.program->finds_versions()) unedited.push_back(&*other.program);
     Trace trace(detail::copies_of(arguments), device_, options_.fuse);
     Tensors results = f(trace.inputs());
     write_lazy_zeros();
     Program program = trace.finish(std::move(results));
     program.check(arguments);
+    for (Program* const other : unedited) other->note_versions();  // this call's edits are the function's own
+    if (program.mends()) {
+      --entry.calls;
+      if (entry.program) entry.program->note_versions();
+      return program.results();
+    }
     if (entry.program)
       if (const std::string found = entry.program->difference(program, entry.moves <= max_moves); !found.empty())
         fail("compile", "expected a function that does the same at each call but got, in " + found);
     entry.graph = nullptr;
     entry.program = std::move(program);
     entry.mode_changes = mode_changes();  // those of the function itself are in the program
+    return entry.program->results();
   } catch (...) {
     entry = {};  // the next call begins anew
     throw;

@@ -58,7 +58,7 @@ class Programs {
 
   Tensors run(const Function& f, const Tensors& arguments);
   Entry& entry_for(Key key);
-  void trace(Entry& entry, const Function& f, const Tensors& arguments);
+  Tensors trace(Entry& entry, const Function& f, const Tensors& arguments);
   void replay(Entry& entry, const Tensors& arguments);
   void record(Entry& entry);
 

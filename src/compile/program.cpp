@@ -329,6 +329,13 @@ bool Program::finds_memory() const {
                      [](const Sink& x) { return x.first == backend::Observer::GradientUse::set || x.sink->is_in_memory_of(x.before); });
 }
 
+bool Program::finds_versions() const {
+  return std::all_of(versions_.begin(), versions_.end(), [](const auto& x) { return x.first->version() == x.second; });
+}
+void Program::note_versions() {
+  for (auto& [memory, version] : versions_) version = memory->version();
+}
+
 void Program::settle() {
   for (const Sink& x : sinks_) x.sink->restore(x.after);
   for (const Ref<Storage>& memory : own_results_) memory->bump_version();

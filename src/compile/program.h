@@ -83,6 +83,13 @@ class Program {
   bool finds_sums() const;
   bool finds_memory() const;
   /// @}
+  /// @{
+  /// Versions of memory that the host looks at, as an optimizer does: true if nobody else has edited it since they were noted, and true for
+  /// a program whose function found an edit, and did what it does only then.
+  bool finds_versions() const;
+  bool mends() const { return mends_; }
+  void note_versions();
+  /// @}
   /// Leaves gradients as the function does, after a run, and marks results as edited, which a caller may have saved for backward.
   void settle();
   /// The first difference of another trace of the function, "kernel 3 of 7 (sgd): numbers 0.1 and 0.2"; empty if both do the same.
@@ -140,6 +147,8 @@ class Program {
   std::vector<Draw> draws_;
   std::vector<InputView> input_views_;
   std::vector<Sink> sinks_;
+  std::vector<std::pair<Ref<Storage>, std::uint32_t>> versions_;
+  bool mends_ = false;
   std::vector<Ref<Storage>> own_results_;        ///< memory of results that the function makes
   std::unordered_set<const Storage*> reserved_;  ///< memory of blocks that are no arguments
   std::unordered_set<const Storage*> edited_;    ///< memory from outside that the kernels write

@@ -76,6 +76,11 @@ void Trace::on_view(const Ref<Storage>& memory) {
   if (memory->bytes() > 0 && !known_.contains(memory.get())) add(memory, Block::Kind::outside);
 }
 
+void Trace::on_version(const Ref<Storage>& memory, bool is_edited) {
+  program_.versions_.emplace_back(memory, 0);
+  program_.mends_ |= is_edited;
+}
+
 void Trace::on_host_access(const char* function, const Ref<Storage>& memory) {
   if (std::string_view(function) != "from")
     fail("compile",
@@ -169,6 +174,7 @@ Program Trace::finish(Tensors results) {
     program_.blocks_[index].memory->end_watch();
   }
   inner_.clear();
+  program_.note_versions();
   const Generator& generator = context().generator;
   if (generator.seed() != seed_ || generator.position() < program_.begin_)
     fail("compile", "expected a step that draws from where the generator is but got one that sets it: call manual_seed outside");

@@ -31,6 +31,7 @@ class Trace : backend::Observer {
   void begin_allocation() override;
   void end_allocation(const Ref<Storage>& memory) override;
   void on_view(const Ref<Storage>& memory) override;
+  void on_version(const Ref<Storage>& memory, bool is_edited) override;
   void on_host_access(const char* function, const Ref<Storage>& memory) override;
   void end_collective(const char* op, std::int64_t begin, std::int64_t end, std::int64_t waited, double bytes) override;
 

@@ -17,9 +17,7 @@ namespace {
 /// Calls detail::refresh_masters() if parameters were written since they were last rounded from the masters; an optimizer's step does the
 /// same.
 void refresh_masters(const Tensor& parameters, const Tensor& masters) {
-  const FlatStorage& storage = *flat_storage(parameters);
-  if (storage.masters_version == storage.version()) return;
-  detail::refresh_masters(parameters, masters);
+  if (detail::is_edited(parameters, flat_storage(parameters)->masters_version)) detail::refresh_masters(parameters, masters);
 }
 
 /// Marks the parameters as the rounded masters.

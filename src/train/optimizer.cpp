@@ -22,6 +22,12 @@ void detail::require(const char* where, bool holds, const char* what, double val
   if (!holds) fail(where, fmt::format("expected {} but got {}", what, value));
 }
 
+bool detail::is_edited(const Tensor& parameters, std::uint32_t since) {
+  const bool is = parameters.version() != since;
+  backend::tell([&](backend::Observer& told) { told.on_version(parameters.impl().storage, is); });
+  return is;
+}
+
 void detail::refresh_masters(const Tensor& parameters, const Tensor& masters) {
   const Tensor is_unchanged = eq(cast(masters, parameters.dtype()), parameters);
   copy_(masters, where(is_unchanged, masters, cast(parameters, DType::f32)));
@@ -267,7 +273,8 @@ void Optimizer::find_master(Segment& segment) {
 
 void Optimizer::refresh_master(Segment& segment) {
   const Tensor parameter = tensor_of(segment).detach();
-  if (!segment.master.defined() || segment.version == parameter.version()) return;
+  if (!segment.master.defined()) return;
+  if (!detail::is_edited(parameter, segment.version)) return;
   detail::refresh_masters(parameter, segment.master);
   segment.version = parameter.version();
 }

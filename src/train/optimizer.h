@@ -327,6 +327,8 @@ Tensor orthogonalize(const Tensor& x, int iterations = 5);
 namespace detail {
 /// Throws Error unless an option holds: "[WHERE] expected WHAT but got VALUE".
 void require(const char* where, bool holds, const char* what, double value);
+/// True if parameters were edited since they had that version.
+bool is_edited(const Tensor& parameters, std::uint32_t since);
 /// Copies edits of 16-bit parameters to their f32 masters, where a parameter is no longer its rounded master: loading a file writes only
 /// parameters. Both (N).
 void refresh_masters(const Tensor& parameters, const Tensor& masters);

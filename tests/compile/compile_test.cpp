@@ -86,6 +86,33 @@ TEST_CASE("Without fusion each kernel is a step of its own") {
   CHECK(contains(alone.report(), "3 kernels in 3 steps"));
 }
 
+TEST_CASE("Parameters of 16 bits that are written between steps are those that the next step trains") {
+  for (const bool is_whole : {false, true}) {
+    Training plain(true, train::Precision::bf16, cpu), mine(true, train::Precision::bf16, cpu);
+    if (is_whole)
+      for (Training* training : {&plain, &mine}) nn::flatten_parameters(training->model);
+    auto f = tern::compile([&](const Tensor& ids) { return mine.step(ids); });
+    for (std::int64_t call = 0; call < 40; ++call) {
+      INFO("call " << call);
+      const Tensor ids =
+          remainder(counted(4 * (call % 2 == 0 ? 7 : 9), static_cast<double>(call), cpu), 19).reshape({4, -1}).to(DType::i64);
+      manual_seed(static_cast<std::uint64_t>(call));
+      const float want = plain.step(ids).item<float>();
+      manual_seed(static_cast<std::uint64_t>(call));
+      CHECK(f(ids).item<float>() == want);
+      if (call != 2 && call != 13 && call != 25) continue;
+      for (Training* training : {&plain, &mine}) {
+        const NoGrad unrecorded;
+        const Tensor w = nn::parameters(training->model)[2];
+        copy_(w, full(w.shape(), 0.01 * static_cast<double>(call), w.dtype()));
+      }
+    }
+    for (std::size_t i = 0; i < nn::parameters(plain.model).size(); ++i)
+      CHECK(cast(nn::parameters(mine.model)[i], DType::f32).to_vector<float>() ==
+            cast(nn::parameters(plain.model)[i], DType::f32).to_vector<float>());
+  }
+}
+
 TEST_CASE("A number of the host that changes is found and named") {
   double lr = 0.125;
   const Tensor x = ones({3});

@@ -178,12 +178,15 @@ TEST_CASE("Random graphs with gradients and edits in place are bitwise those as 
   const std::uint64_t first = number_of("TERN_GRAPHS_SEED", 0), count = number_of("TERN_GRAPHS", 3000);
   const int threads = num_threads();
   std::uint64_t refused = 0;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+  int differing = 0;
+  for (std::uint64_t seed = first; seed < first + count && differing < 3; ++seed) {
     const Graph graph = drawn(seed);
     std::string why;
     const Outcome outcome = outcome_of(graph, why);
     refused += outcome == Outcome::refused;
-    if (outcome == Outcome::differs) FAIL_CHECK("seed " << seed << ": " << why << "\n" << text_of(shrunk(graph)));
+    if (outcome != Outcome::differs) continue;
+    ++differing;
+    FAIL_CHECK("seed " << seed << ": " << why << "\n" << text_of(shrunk(graph)));
   }
   set_num_threads(threads);
   CHECK(refused <= count / 4);
