@@ -198,12 +198,14 @@ TEST_CASE("A function that throws leaves nothing behind, and the next call is we
     y.backward();
     return y;
   });
-  for (int call = 0; call < 6; ++call) {
-    throws = call == 1 || call == 3;
+  float sum_of_factors = 0;
+  for (int call = 0; call < 40; ++call) {
+    throws = call < 4 ? call % 2 == 1 : call == 13;  // as written, noted, compared; the tenth since it was noted
+    if (!throws) sum_of_factors += static_cast<float>(call + 1);
     if (throws) CHECK(message_of([&] { f(ones({3})); }) == "[mine] expected better");
     else CHECK(f(ones({3}) * (call + 1)).item<float>() == 3.0f * static_cast<float>(call + 1));
   }
-  CHECK(w.grad().to_vector<float>() == std::vector<float>(3, 1 + 3 + 5 + 6));
+  CHECK(w.grad().to_vector<float>() == std::vector<float>(3, sum_of_factors));
 }
 
 TEST_CASE("Gradients, results and constants of the host are there after each call") {

@@ -130,6 +130,14 @@ TEST_CASE("A kernel that throws within a program does not break the program") {
   }
 }
 
+TEST_CASE("A function may have no arguments and no result") {
+  const Tensor state = zeros({3});
+  auto f = tern::compile([&] { add_(state, 1.0); });
+  for (int call = 0; call < 12; ++call) f();
+  CHECK(state.to_vector<float>() == std::vector<float>(3, 12));
+  CHECK(f.programs() == 1);
+}
+
 TEST_CASE("Threads have compiled functions of their own") {
   const auto losses = [](unsigned seed, bool is_compiled) {
     Training training(seed);

@@ -189,7 +189,7 @@ TEST_CASE("Random graphs with gradients and edits in place are bitwise those as 
     FAIL_CHECK("seed " << seed << ": " << why << "\n" << text_of(shrunk(graph)));
   }
   set_num_threads(threads);
-  CHECK(refused <= count / 4);
+  CHECK(refused <= count / 16);
 }
 
 }  // namespace tern::random_graphs

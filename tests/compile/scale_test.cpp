@@ -72,3 +72,25 @@ TEST_CASE("A function of 20000 values that live long compiles in time") {
       },
       ones({3}));
 }
+
+TEST_CASE("A function of 40000 additions of a scalar compiles in time") {
+  check_scale(
+      [&](const Tensor& x) {
+        Tensor y = x;
+        for (int i = 0; i < 40000; ++i) y = y + x;
+        return y;
+      },
+      Tensor::scalar(1.0f));
+}
+
+TEST_CASE("A function of 40000 elementwise kernels on values that live long compiles in time") {
+  check_scale(
+      [&](const Tensor& x) {
+        Tensors values{x};
+        for (std::size_t i = 0; i < 20000; ++i) values.push_back(values[i / 2] * 0.5);
+        Tensor y = x;
+        for (std::size_t i = 0; i < 20000; ++i) y = y + values[i * 7919 % 20000];
+        return y;
+      },
+      ones({3}));
+}
