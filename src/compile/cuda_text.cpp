@@ -100,6 +100,8 @@ class Printer {
     }
     for (std::size_t i = 0; i < group_.uses.size(); ++i)
       while (width_ > 1 && !has_vectors(i)) width_ /= 2;
+    const auto is_dropout = [&](std::size_t call) { return calls_[call].kernel->as<kernels::Dropout>() != nullptr; };
+    if (width_ == 2 && std::any_of(group_.calls.begin(), group_.calls.end(), is_dropout)) width_ = 1;  // it draws for one, or for 4 or more
     if (!is_rows_) {
       items_ = width_ == 1 ? 4 : 1;
       return;

@@ -140,7 +140,7 @@ GeneratedKernels make_kernels(Device device, const std::vector<std::optional<Cud
   if (kept.size() + texts.size() > max_kept) kept.clear();
   std::vector<std::pair<const std::pair<int, std::string>, Loaded>*> missing;
   for (const std::optional<CudaText>& text : texts) {
-    if (!text) continue;
+    if (!text || text->operands.empty()) continue;
     const auto entry = kept.try_emplace({device.index, text->text}).first;
     if (!entry->second && std::find(missing.begin(), missing.end(), &*entry) == missing.end()) missing.push_back(&*entry);
   }
@@ -161,7 +161,8 @@ GeneratedKernels make_kernels(Device device, const std::vector<std::optional<Cud
   work();
   others.clear();
   for (const std::optional<CudaText>& text : texts) {
-    const Loaded code = text ? kept.at({device.index, text->text}) : nullptr;
+    const auto found = text ? kept.find({device.index, text->text}) : kept.end();
+    const Loaded code = found != kept.end() ? found->second : nullptr;
     result.kernels.push_back(code ? std::make_unique<Generated>(*text, code) : nullptr);
   }
   return result;

@@ -47,13 +47,13 @@ std::pair<std::int64_t, std::int64_t> bytes_of(const View& view, const Call::Pla
   return {first, last};
 }
 
-/// Shape of a call's elements.
+/// Shape of a call's elements, of which there are none if it uses no memory.
 Shape shape_of(const Call& call) {
   std::optional<Shape> shape;
   each_view(call, [&](const View& view, kernels::Access, const Call::Place& place) {
     if (place.block != Call::Place::none && (!shape || numel(view.shape) > numel(*shape))) shape = view.shape;
   });
-  return shape.value_or(Shape());
+  return shape.value_or(Shape{0});
 }
 
 enum class Kind : std::uint8_t { other, elements, reduction };
@@ -301,25 +301,43 @@ class Former {
     }
     return visitor.text;
   }
-  /// Makes groups of one level that do the same to other tensors one kernel: an optimizer's for all parameters. Those on which nothing
-  /// depends have the last level.
-  void join_same() {
+  /// The highest level that each group can have below those that depend on it.
+  std::vector<std::size_t> last_levels() {
     std::size_t last = 0;
     for (const Group& group : groups_) last = std::max(last, group.level);
-    std::map<std::pair<std::size_t, std::string>, std::size_t> first;
+    std::vector<std::size_t> levels(groups_.size(), last);
+    for (std::size_t i = 0; i < calls_.size(); ++i)
+      for (const std::size_t group : before_[i])
+        if (const std::size_t first = current(group), then = current(group_of_[i]); first != then)
+          levels[first] = std::min(levels[first], groups_[then].level - 1);
+    return levels;
+  }
+  /// Makes groups that do the same to other tensors one kernel, if they can have one level: an optimizer's for all parameters.
+  void join_same() {
+    struct Levels {
+      std::size_t last, first, group;
+      auto operator<=>(const Levels&) const = default;
+    };
+    const std::vector<std::size_t> last = last_levels();
+    std::map<std::string, std::vector<Levels>> kinds;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-      Group& group = groups_[g];
-      if (current(g) != g || group.calls.size() < 2 || group.row_dims) continue;
+      const Group& group = groups_[g];
+      if (current(g) != g || !group.is_open || group.row_dims) continue;
       const bool is_flat =
           std::all_of(group.uses.begin(), group.uses.end(), [&](const Use& use) { return is_contiguous(group.shape, use.strides); });
-      if (!is_flat) continue;
-      if (!has_dependents_[g]) group.level = last + 1;
-      const auto [entry, is_new] = first.try_emplace({group.level, work_of(group)}, g);
-      if (is_new) continue;
-      const std::size_t into = entry->second;
-      merged_into_[g] = into;
-      groups_[into].same.push_back(std::move(group));
-      if (groups_[into].same.size() + 1 == max_same) first.erase(entry);
+      if (is_flat) kinds[work_of(group)].push_back({last[g], group.level, g});
+    }
+    for (auto& [work, kind] : kinds) {
+      std::sort(kind.begin(), kind.end());
+      std::optional<Levels> into;  // all that follow and begin at its last level, or before, can have that
+      for (const Levels& next : kind) {
+        if (!into || next.first > into->last || groups_[into->group].same.size() + 1 == max_same) {
+          into = next;
+          continue;
+        }
+        merged_into_[next.group] = into->group;
+        groups_[into->group].same.push_back(std::move(groups_[next.group]));
+      }
     }
   }
 
@@ -344,6 +362,9 @@ class Former {
         if (--waits_for[next] == 0) make_ready(next);
       result.push_back(std::move(groups_[group]));
     }
+    std::size_t placed = 0;
+    for (const Group& group : result) placed += group.all_calls().size();
+    if (placed != calls_.size()) fail("compile", "expected groups that do not depend on each other in a circle: this is a fault of tern");
     return result;
   }
 

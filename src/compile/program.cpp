@@ -160,7 +160,7 @@ std::vector<std::optional<CudaText>> Program::texts_of(std::vector<Group>& group
   std::vector<std::optional<CudaText>> texts(groups.size());
   std::vector<Group> apart;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const bool is_group = groups[g].calls.size() > 1;
+    const bool is_group = groups[g].calls.size() + groups[g].same.size() > 1;
     if (is_group) texts[g] = cuda_text(groups[g], calls_, [&](std::size_t block) { return owners[block] == g; }, alignment_of);
     std::vector<Group> others;
     if (is_group && !texts[g]) std::swap(others, groups[g].same);  // of other alignments
@@ -176,7 +176,7 @@ std::string Program::code() const {
   std::string code;
   std::vector<Group> groups = find_groups(calls_, blocks_, true);
   for (const std::optional<CudaText>& text : texts_of(groups))
-    if (text) code += text->text + '\n';
+    if (text && !text->operands.empty()) code += text->text + '\n';
   return code;
 }
 
@@ -195,6 +195,10 @@ std::vector<std::optional<Call>> Program::joined(std::vector<Group>& groups) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!texts[g]) continue;
     const Call& first = calls_[groups[g].calls[0]];
+    if (texts[g]->operands.empty()) {  // nobody reads what it makes
+      result[g] = Call{};
+      continue;
+    }
     if (made.kernels[g]) result[g] = Call{std::move(made.kernels[g]), texts[g]->places, first.op, first.module, first.ways};
     ++(result[g] ? generated_ : not_generated_);
   }
@@ -210,7 +214,7 @@ void Program::prepare() {
   std::vector<std::optional<Call>> as_one = joined(groups);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (as_one[g]) {
-      steps_.push_back(std::move(*as_one[g]));
+      if (as_one[g]->kernel) steps_.push_back(std::move(*as_one[g]));
       continue;
     }
     for (const std::size_t i : groups[g].all_calls()) {

@@ -3,12 +3,16 @@
 //
 //   TERN_GRAPHS=10000 TERN_GRAPHS_SEED=0 build/cpu/tests/test-compile "Random graphs*"
 #include <cstdlib>
+#include <optional>
+#include <set>
 
 #include "backend/memory.h"
 #include "bytes.h"
 #include "catch.h"
 #include "compile/compile.h"
+#include "compile/generated.h"
 #include "random_graph.h"
+#include "skip.h"
 
 namespace tern::random_graphs {
 
@@ -90,11 +94,19 @@ Bytes bytes_of(const Tensors& results, const State& state) {
 
 enum class Outcome { equal, refused, differs };
 
+/// Where and how graphs are compiled, and a place for the code of their groups.
+struct Setting {
+  Device device = cpu;
+  CompileOptions options = {};
+  std::string* code = nullptr;
+};
+
 /// Five calls of a graph as written and compiled. `refused`: it edits what its gradient needs, and throws as written.
-Outcome outcome_of(const Graph& graph, std::string& why) {
+Outcome outcome_of(const Graph& graph, const Setting& setting, std::string& why) {
   set_num_threads(graph.threads);
+  const DeviceScope here(setting.device);
   const State plain = state_of(graph), compiled = state_of(graph);
-  compiler::Programs programs(cpu);
+  compiler::Programs programs(setting.device, setting.options);
   manual_seed(graph.seed + 1);
   for (int call = 0; call < 5; ++call) {
     const Tensors inputs = elements_for(graph.inputs, graph.dtype);
@@ -122,13 +134,14 @@ Outcome outcome_of(const Graph& graph, std::string& why) {
     }
     return Outcome::differs;
   }
+  if (setting.code) *setting.code += programs.text(Stage::code);
   return Outcome::equal;
 }
 
 /// A graph that differs, without the ops and terms of the loss that it differs without.
-Graph shrunk(Graph graph) {
+Graph shrunk(Graph graph, const Setting& setting) {
   std::string why;
-  const auto still_differs = [&](const Graph& less) { return outcome_of(less, why) == Outcome::differs; };
+  const auto still_differs = [&](const Graph& less) { return outcome_of(less, setting, why) == Outcome::differs; };
   for (bool is_smaller = true; is_smaller;) {
     is_smaller = false;
     for (std::size_t i = graph.instructions.size(); i-- > 0;) {
@@ -151,7 +164,8 @@ Graph shrunk(Graph graph) {
   return graph;
 }
 
-std::string text_of(const Graph& graph) {
+std::string text_of(const Graph& graph, const Setting& setting) {
+  const DeviceScope here(setting.device);
   std::string text, why;
   const State state = state_of(graph);
   const auto declare = [&](const char* letter, const std::vector<Shape>& shapes) {
@@ -163,7 +177,7 @@ std::string text_of(const Graph& graph) {
                       graph.accumulates ? ", gradients accumulate" : ", without gradients before");
   declare("x", graph.inputs), declare("p", graph.parameters), declare("b", graph.buffers);
   Run(graph, state, elements_for(graph.inputs, graph.dtype), &text)();
-  outcome_of(graph, why);
+  outcome_of(graph, setting, why);
   return text + "  // " + why + "\n";
 }
 
@@ -172,24 +186,52 @@ std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
   return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-}  // namespace
-
-TEST_CASE("Random graphs with gradients and edits in place are bitwise those as written") {
-  const std::uint64_t first = number_of("TERN_GRAPHS_SEED", 0), count = number_of("TERN_GRAPHS", 3000);
+/// Compares `count` graphs from the seed on.
+void check(std::uint64_t first, std::uint64_t count, const Setting& setting, std::optional<DType> dtype = {}) {
   const int threads = num_threads();
   std::uint64_t refused = 0;
   int differing = 0;
   for (std::uint64_t seed = first; seed < first + count && differing < 3; ++seed) {
-    const Graph graph = drawn(seed);
+    Graph graph = drawn(seed);
+    if (dtype) graph.dtype = *dtype;
     std::string why;
-    const Outcome outcome = outcome_of(graph, why);
+    const Outcome outcome = outcome_of(graph, setting, why);
     refused += outcome == Outcome::refused;
     if (outcome != Outcome::differs) continue;
     ++differing;
-    FAIL_CHECK("seed " << seed << ": " << why << "\n" << text_of(shrunk(graph)));
+    FAIL_CHECK("seed " << seed << ": " << why << "\n" << text_of(shrunk(graph, setting), setting));
   }
   set_num_threads(threads);
   CHECK(refused <= count / 16);
+}
+
+}  // namespace
+
+TEST_CASE("Random graphs with gradients and edits in place are bitwise those as written") {
+  check(number_of("TERN_GRAPHS_SEED", 0), number_of("TERN_GRAPHS", 3000), {});
+}
+TEST_CASE("Random graphs on a GPU are bitwise those as written: f64 in groups, all without", "[cuda]") {
+  check(number_of("TERN_GRAPHS_SEED", 0), number_of("TERN_GRAPHS", 100), {.device = cuda()}, DType::f64);
+  check(number_of("TERN_GRAPHS_SEED", 1000), number_of("TERN_GRAPHS", 300), {.device = cuda(), .options = {.fuse = false}});
+}
+
+TEST_CASE("The groups of random graphs have code for a GPU, which compiles") {
+  std::string code;
+  check(0, 60, {.code = &code});
+  std::set<std::string> kernels;
+  for (std::size_t at = code.find("#include"); at != std::string::npos;) {
+    const std::size_t end = code.find("#include", at + 1);
+    kernels.insert(code.substr(at, end - at));
+    at = end;
+  }
+  CHECK(kernels.size() > 100);
+  if (!compiler::has_nvrtc()) test::skip("no NVRTC");
+  std::size_t count = 0;
+  for (const std::string& text : kernels) {
+    const char* const architectures[] = {"sm_80", "sm_90a", "sm_100a"};
+    INFO(text);
+    CHECK_FALSE(compiler::compile_cuda(text, architectures[count++ % 3]).empty());
+  }
 }
 
 }  // namespace tern::random_graphs
