@@ -74,7 +74,7 @@ void append(Bytes& bytes, const Tensor& x) {
   bytes.emplace_back();
   if (!x.defined()) return;
   const NoGrad unrecorded;
-  const Tensor whole = clone(x);
+  const Tensor whole = to(clone(x), cpu);
   bytes.back().resize(static_cast<std::size_t>(whole.numel()) * size_of(whole.dtype()));
   backend::copy_to_host(Cpu{}, bytes.back().data(), whole.view().data, bytes.back().size(), {cpu});
 }
