@@ -121,14 +121,12 @@ class Former {
     return kind == Kind::other || !is_gpu_ || has_code(call, kind) ? kind : Kind::other;
   }
 
-  /// The number of first dimensions that a reduction keeps, if it reduces all others.
+  /// The number of first dimensions before those that a reduction reduces; its uses tell whether it keeps them all.
   static std::optional<int> row_dims_of(const kernels::Reduce& reduce) {
     using enum kernels::ReduceFunction;
     if (reduce.f != sum && reduce.f != max && reduce.f != min) return std::nullopt;
     int dims = reduce.x.shape.size();
     while (dims > 0 && reduce.y.shape[dims - 1] == 1) --dims;
-    for (int d = 0; d < dims; ++d)
-      if (reduce.y.shape[d] != reduce.x.shape[d]) return std::nullopt;
     std::int64_t columns = 1;
     for (int d = dims; d < reduce.x.shape.size(); ++d) columns *= reduce.x.shape[d];
     if (columns < min_columns || columns > max_columns) return std::nullopt;
