@@ -80,7 +80,7 @@ class Run {
     for (const std::size_t i : graph_.losses) {
       const Named& x = at(i);
       results.push_back(x.tensor);
-      const Tensor term = sum(cast(x.tensor, DType::f32));
+      const Tensor term = sum(cast(x.tensor, graph_.dtype == DType::f64 ? DType::f64 : DType::f32));
       loss = loss.defined() ? loss + term * 0.5 : term;
       sum_text += fmt::format("{}sum(cast({}, DType::f32)){}", sum_text.empty() ? "" : " + ", x.name, sum_text.empty() ? "" : " * 0.5");
     }
