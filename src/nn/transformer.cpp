@@ -15,7 +15,6 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/view.h"
-#include "tensor/context.h"
 
 namespace tern::nn {
 
@@ -127,16 +126,13 @@ void TransformerLayer::forward(ResidualStream& stream, const AttentionMask& mask
   if (memory.defined() != cross_attn.has_value())
     fail("TransformerLayer",
          cross_attn ? "expected a memory: the layer has cross attention" : "expected no memory: the layer has no cross attention");
-  // The kernel of the next norm adds a branch's bias; without such kernels the product does.
-  const bool defers_bias = context().kernels.fused;
-  const auto deferred = [&](const Linear& linear) { return defers_bias ? linear.bias : Tensor(); };
   const auto attend = [&](const MultiHeadAttention& attention, const Norm& norm, const Tensor& keys, const AttentionMask& seen) {
     const Tensor heads = attention.heads_joined(stream.normalized(norm), keys, seen, cache);
-    stream.add(attention.proj.forward(heads, defers_bias ? Tensor() : attention.proj.bias), deferred(attention.proj), drop);
+    stream.add(attention.proj.forward(heads, {}), attention.proj.bias, drop);
   };
   attend(attn, norm1, {}, mask);
   if (cross_attn) attend(*cross_attn, *norm_cross, memory, memory_mask);
-  if (ff.fc.defined()) stream.add(ff.forward(stream.normalized(norm2), !defers_bias), deferred(ff.proj), drop);
+  if (ff.fc.defined()) stream.add(ff.forward(stream.normalized(norm2), false), ff.proj.bias, drop);
 }
 
 static bool is_table(const std::string& name) {
