@@ -185,8 +185,8 @@ void GradientSink::on_ready(Hook hook) {
 }
 
 bool GradientSink::announce(const Tensor& leaf) {
-  // A pass that overwrites the gradient may be recorded, and another one that adds to it: the recorded addition reads the sum.
-  if (exact_.defined() && !is_exact_ && gradient_.defined() && gradient_.device() != cpu) {
+  // A pass that overwrites the gradient may be kept for later runs, and another one that adds to it: that addition reads the sum.
+  if (exact_.defined() && !is_exact_ && gradient_.defined()) {
     detail::copy_gradient(gradient_, exact_);
     is_exact_ = true;
   }
