@@ -27,13 +27,13 @@ bool is_compared(std::int64_t call) {
   return power == call;
 }
 
-/// Kind of a call: of its arguments, and of the modes of this thread in which ops choose kernels.
+/// Kind of a call: of its arguments, and of the modes of this thread and of modules in which ops choose kernels.
 std::vector<std::int64_t> key_of(const Tensors& arguments) {
   const Context& now = context();
   std::vector<std::int64_t> key = detail::key_of(arguments);
-  key.insert(key.end(),
-             {now.grad, now.kernels.fused, now.kernels.autotune, static_cast<std::int64_t>(now.kernels.matmul_precision),
-              now.autocast ? static_cast<std::int64_t>(now.autocast->dtype()) : -1, static_cast<std::int64_t>(now.factory_device.type)});
+  key.insert(key.end(), {now.grad, now.kernels.fused, now.kernels.autotune, static_cast<std::int64_t>(now.kernels.matmul_precision),
+                         now.autocast ? static_cast<std::int64_t>(now.autocast->dtype()) : -1,
+                         static_cast<std::int64_t>(now.factory_device.type), static_cast<std::int64_t>(detail::module_modes())});
   return key;
 }
 
@@ -65,7 +65,7 @@ Programs::~Programs() = default;
 Programs::Programs(Programs&&) noexcept = default;
 Programs& Programs::operator=(Programs&&) noexcept = default;
 
-void Programs::forget() { entries_.clear(); }
+void Programs::forget() { entries_.clear(), arena_ = nullptr; }
 std::size_t Programs::size() const { return entries_.size(); }
 
 Tensors Programs::call(const Function& f, const Tensors& arguments) {
@@ -103,6 +103,7 @@ Tensors Programs::run(const Function& f, const Tensors& arguments) {
     return for_caller(trace(entry, f, arguments));
   entry.program->check(arguments);
   replay(entry, arguments);
+  ++runs_;
   entry.program->settle();
   return for_caller(entry.program->results());
 }
@@ -161,6 +162,7 @@ void Programs::replay(Entry& entry, const Tensors& arguments) {
   const NoGrad unrecorded;
   Program& program = *entry.program;
   if (!stream_) {
+    give_memory(program);
     program.bind(arguments);
     return program.run();
   }
@@ -181,6 +183,17 @@ void Programs::replay(Entry& entry, const Tensors& arguments) {
   program.advance();
 }
 
+/// Gives a program the memory that all share, which grows to what the largest needs.
+void Programs::give_memory(Program& program) {
+  if (!arena_ || arena_->bytes() < program.arena_bytes()) {
+    arena_ = nullptr;
+    for (auto& [key, entry] : entries_)
+      if (entry.program && !entry.graph) entry.program->use(nullptr);
+    arena_ = make_ref<Storage>(program.arena_bytes(), context().stream(device_));
+  }
+  program.use(arena_);
+}
+
 void Programs::record(Entry& entry) {
   Program& program = *entry.program;
   if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
@@ -188,6 +201,7 @@ void Programs::record(Entry& entry) {
   for (const Tensor& x : program.inputs())
     if (x.defined() && inputs.size() < backend::GraphStream::max_inputs)
       inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
+  give_memory(program);
   program.link();
   entry.seed = context().generator.seed();
   const ScopedValue<bool> recording(context().recording, true);

@@ -47,10 +47,11 @@ class Programs {
 
   /// Calls f, which is the same at each call, or runs its program: see Compiled::operator().
   Tensors call(const Function& f, const Tensors& arguments);
-  void forget();                        ///< drops all programs
-  std::size_t size() const;             ///< number of programs
-  std::string report() const;           ///< a line for each program
-  std::string text(Stage stage) const;  ///< of the program that ran last
+  void forget();                               ///< drops all programs
+  std::size_t size() const;                    ///< number of programs
+  std::int64_t runs() const { return runs_; }  ///< number of calls that ran a program
+  std::string report() const;                  ///< a line for each program
+  std::string text(Stage stage) const;         ///< of the program that ran last
 
  private:
   struct Entry;
@@ -61,13 +62,15 @@ class Programs {
   Tensors trace(Entry& entry, const Function& f, const Tensors& arguments);
   void replay(Entry& entry, const Tensors& arguments);
   void record(Entry& entry);
+  void give_memory(Program& program);
 
   Device device_;
   CompileOptions options_;
   std::unique_ptr<backend::GraphStream> stream_;  ///< null on the CPU
   std::map<Key, Entry> entries_;
-  Tensor position_;  ///< random position, i64 (), on a GPU: written before each launch of a graph
-  std::int64_t calls_ = 0;
+  Ref<Storage> arena_;  ///< memory that the programs share; a graph keeps the one that it was recorded with
+  Tensor position_;     ///< random position, i64 (), on a GPU: written before each launch of a graph
+  std::int64_t calls_ = 0, runs_ = 0;
   bool has_run_ = false;
 };
 
@@ -110,6 +113,8 @@ class Compiled {
   void forget() { programs_.forget(); }
   /// Number of programs that are kept, one for each kind of arguments.
   std::size_t programs() const { return programs_.size(); }
+  /// Number of calls that ran a program; the others ran as written.
+  std::int64_t runs() const { return programs_.runs(); }
   /// Text of the programs, for people: a line each.
   std::string report() const { return programs_.report(); }
   /// The program that ran last as text.
@@ -134,15 +139,15 @@ class Compiled {
 };
 
 /// Compiles a function of tensors that returns a Tensor, Tensors or nothing: a step of training, a forward pass, an optimizer. For each
-/// kind of arguments (dtypes, shapes, and the thread's modes) two calls run as written and note the kernels, and later ones run the program
-/// of these kernels: on a GPU as one graph, on the CPU without a graph of gradients, with temporary tensors in one block of memory and
-/// chains of elementwise kernels by chunks in cache. The first call of all is not noted, as optimizers create their moments then. Results
-/// are those of the function as written for contiguous arguments, bit for bit; it gets copies of these, which need no gradient. Within
-/// another compiled function, or a captured step, it is a part of that.
+/// kind of call (dtypes and shapes of arguments, modes of the thread and of modules) two calls run as written and note the kernels, and
+/// later ones run the program of these kernels: on a GPU as one graph, on the CPU without a graph of gradients, with temporary tensors in
+/// one block of memory and chains of elementwise kernels by chunks in cache. The first call of all is not noted, as optimizers create their
+/// moments then. Results are those of the function as written for contiguous arguments, bit for bit; it gets copies of these, which need no
+/// gradient. Within another compiled function, or a captured step, it is a part of that.
 ///
 /// The function must do the same work each time: the second of the two is compared with the first, and again at calls 10, 100, 1000, ...;
 /// what differs is an Error that names it, not a frozen number. What the function changes must live outside of it: parameters,
-/// gradients, moments. After Module::train, set_requires_grad of a parameter and nn::to it begins anew. 64 programs are kept, those of the
+/// gradients, moments. After set_requires_grad of a parameter and nn::to it begins anew. 64 programs are kept, those of the
 /// kinds that were used last.
 template <class F>
 Compiled<F> compile(F f, Device device = default_device(), CompileOptions options = {}) {

@@ -252,11 +252,16 @@ std::size_t Program::inner_bytes() const {
   return sum;
 }
 
+void Program::use(Ref<Storage> arena) {
+  if (arena_.get() == arena.get()) return;
+  arena_ = std::move(arena);
+  linked_stream_.reset();
+}
+
 void Program::link() {
   const Stream stream = context().stream(device_);
   if (linked_stream_ == stream.handle) return;
   input_views_.clear();
-  if (!arena_) arena_ = make_ref<Storage>(arena_bytes_, stream);
   for (Call& call : steps_) {
     auto place = call.places.begin();
     visit(

@@ -74,7 +74,9 @@ class Program {
   void bind(const Tensors& arguments);
   /// Runs the kernels on the current stream. Random numbers begin at the generator's position, which advances as in the function.
   void run();
-  /// Gives the kernels their addresses and the current stream: for run(), outside of a capture.
+  /// Sets the memory of inner blocks, arena_bytes() or more, which programs that run one after the other share.
+  void use(Ref<Storage> arena);
+  /// Gives the kernels their addresses and the current stream: for run(), outside of a capture. After use().
   void link();
   /// Advances the generator as a run does, for a run by a graph.
   void advance();

@@ -13,6 +13,7 @@
 #include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "autodiff/parameter_buffer.h"
+#include "ops/captured_step.h"
 #include "ops/factory.h"
 
 namespace tern::nn {
@@ -181,7 +182,7 @@ ModuleScope::ModuleScope(const Module* module_, const char* type_) : ModuleFrame
 
 void Module::train(bool on) {
   EachModule([on](const std::string&, Module& module) {
-    if (std::exchange(module.training, on) != on) count_mode_change();
+    if (std::exchange(module.training, on) != on) tern::detail::note_module_mode(&module, on);
   }).walk(*this);
 }
 

@@ -1,6 +1,7 @@
 #include "ops/captured_step.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "autodiff/autograd_state.h"
 #include "backend/stream.h"
@@ -37,6 +38,17 @@ Tensors detail::copies_of(const Tensors& inputs) {
   Tensors result;
   for (const Tensor& x : inputs) result.push_back(x.defined() ? clone(x) : Tensor());
   return result;
+}
+
+static std::atomic<std::uint64_t> sum_of_modes = 0;
+std::uint64_t detail::module_modes() noexcept { return sum_of_modes.load(std::memory_order_relaxed); }
+void detail::note_module_mode(const void* module, bool is_training) noexcept {
+  // Spread over all bits, so that no sum of some modules is that of others.
+  std::uint64_t bits = reinterpret_cast<std::uintptr_t>(module);
+  bits = (bits ^ (bits >> 32)) * 0x9E3779B97F4A7C15;
+  bits = (bits ^ (bits >> 29)) * 0xBF58476D1CE4E5B9;
+  bits ^= bits >> 32;
+  sum_of_modes.fetch_add(is_training ? -bits : bits, std::memory_order_relaxed);
 }
 
 CapturedStep::CapturedStep(Function step, Device device, std::int64_t runs_as_written)

@@ -67,6 +67,10 @@ class OnStream {
 
 /// Kind of a step's inputs: dtypes, shapes, and the rows of a batch for which this process draws random numbers.
 std::vector<std::int64_t> key_of(const Tensors& inputs);
+/// The modes of all modules, which ops cannot see, as one number: it is that of before when each trains, or does not, as before.
+std::uint64_t module_modes() noexcept;
+/// Notes that the module at an address begins or ends training.
+void note_module_mode(const void* module, bool is_training) noexcept;
 /// Contiguous copies, which are not recorded, of the tensors that are defined.
 Tensors copies_of(const Tensors& inputs);
 

@@ -67,8 +67,8 @@ struct Context {
 /// This thread's context, created at the first call.
 Context& context() noexcept;
 
-/// Number of changes that ops cannot see: a module that begins or ends training, a parameter that is frozen or gets other memory. What
-/// keeps an earlier run of a function (compile/compile.h) begins anew after one.
+/// Number of changes that ops cannot see: a parameter that is frozen or gets other memory. What keeps an earlier run of a function
+/// (compile/compile.h) begins anew after one.
 std::uint64_t mode_changes() noexcept;
 /// Counts such a change.
 void count_mode_change() noexcept;

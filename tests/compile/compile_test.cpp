@@ -15,6 +15,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/view.h"
 #include "skip.h"
 #include "tensor/context.h"
 #include "train/training.h"
@@ -274,18 +275,30 @@ TEST_CASE("Products keep the precision of their scope within the function", "[cu
   for (int call = 0; call < 5; ++call) CHECK(f(x).to_vector<float>() == want);
 }
 
-TEST_CASE("A change of mode begins anew") {
+TEST_CASE("Each mode has programs of its own, and a frozen parameter begins anew") {
   nn::Dropout drop(0.5);
-  auto f = tern::compile([&](const Tensor& x) { return drop(x); });
+  Tensor w = ones({64});
+  w.set_requires_grad();
+  std::int64_t runs = 0;
+  auto f = tern::compile([&](const Tensor& x) { return ++runs, drop(w * x); });
   const Tensor x = ones({64});
-  for (int call = 0; call < 5; ++call) CHECK(min(f(x)).item<float>() == 0);
+  const auto call = [&](float least, std::int64_t as_written) {
+    runs = 0;
+    for (int i = 0; i < 5; ++i) CHECK(min(f(x)).item<float>() == least);
+    CHECK(runs == as_written);
+  };
+  call(0, 3);
   drop.eval();
-  for (int call = 0; call < 5; ++call) CHECK(min(f(x)).item<float>() == 1);
-  {
-    const NoGrad unrecorded;
-    f(x);
-    CHECK(f.programs() == 2);
-  }
+  call(1, 2);
+  drop.train();
+  call(0, 0);
+  CHECK(f.programs() == 2);
+  CHECK(f.runs() == 2 + 3 + 5);
+  w.set_requires_grad(false);
+  call(0, 2);
+  const NoGrad unrecorded;
+  f(x);
+  CHECK(f.programs() == 3);
 }
 
 TEST_CASE("As many programs are kept as were used last") {
@@ -318,6 +331,22 @@ TEST_CASE("Tensors that do not live at the same time share memory, and a trace n
   INFO(f.report());
   CHECK(contains(f.report(), "(f32 (65536,)): 41 kernels in 2 steps, arena 0.2 MiB for 0.2 MiB, 4 calls"));
   CHECK(contains(f.show(), "exp"));
+}
+
+TEST_CASE("Programs of several shapes share memory") {
+  const NoGrad unrecorded;
+  constexpr std::int64_t columns = 1 << 18;
+  auto f = tern::compile([](const Tensor& x) { return sum(softmax(unsqueeze(x, 1) * ones({1, columns}))); });
+  f(ones({1}));
+  const std::size_t before = memory_statistics(cpu).allocated;
+  for (int round = 0; round < 3; ++round)
+    for (std::int64_t rows = 1; rows <= 8; ++rows) CHECK(f(ones({rows})).item<float>() == Approx(static_cast<double>(rows)));
+  INFO(f.report());
+  CHECK(f.programs() == 8);
+  const std::size_t kept = memory_statistics(cpu).allocated - before, row = columns * sizeof(float);
+  CHECK((kept >= 8 * row && kept < 20 * row));  // the eighth needs two tensors, and a row
+  f.forget();
+  CHECK(memory_statistics(cpu).allocated <= before + 4096);
 }
 
 TEST_CASE("A compiled function within another is a part of it") {
