@@ -42,7 +42,7 @@ profile:        backend tensor autodiff ops nn train io
 parallel:       backend tensor autodiff ops nn train
 parallel/gloo:  backend tensor parallel
 parallel/nccl:  backend tensor ops parallel cuda/runtime cuda/device
-trainer:        backend tensor autodiff ops nn train text io profile parallel
+trainer:        backend tensor autodiff ops compile nn train text io profile parallel
 '
 # tern.h and the programs stand above all rooms. Kernels are reached through ops/kernels.
 top='backend tensor autodiff ops compile nn train text io data models profile parallel trainer'

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <sstream>
 
 #include "bench/commands.h"
 #include "bench/step_case.h"
@@ -23,12 +24,15 @@ struct Options : apps::Processors {
   std::string models = "mt", archs = "gpt2", precisions = "fp32", batches = "32", lengths = "40", checkpointing = "none", json,
               gradient_sync = "bucketed", reduce_dtype, shard = "none";
   int ranks = 0;
+  bool capture = false, compile = false;
   parallel::GroupOptions group;
 };
 
 /// All combinations of the lists, in their order.
 std::vector<StepCase> cases_of(const Options& options) {
   std::vector<StepCase> cases = {options.step};
+  if (options.capture) cases[0].way = Step::Way::captured;
+  if (options.compile) cases[0].way = Step::Way::compiled;
   cases[0].parallel.shard = parallel::shard_of(options.shard).value();
   cases[0].parallel.scatter_gradients = cases[0].parallel.shard != parallel::Shard::none;
   cases[0].parallel.sync = parallel::gradient_sync_of(options.gradient_sync).value();
@@ -115,6 +119,9 @@ class Bench {
                tokens / f.burst_ms * 1e3, f.tflops, is_alone() ? "" : " a rank", 100 * f.tflops / ceiling, ceiling);
     if (device_.type == DeviceType::cuda) fmt::print("  host      {:9.3f} ms to queue it\n", f.host.median);
     if (f.graph_nodes > 0) fmt::print("  graph     {:9} nodes\n", f.graph_nodes);
+    const char* name = "compiled";
+    std::istringstream lines(f.programs);
+    for (std::string line; std::getline(lines, line); name = "") fmt::print("  {:<9} {}\n", name, line);
     print("forward", f.forward);
     io::JsonObject result = row(c);
     const auto set = [&](const std::string& part, const Times& times) {
@@ -162,6 +169,10 @@ class Bench {
 };
 
 void step(const Options& options) {
+  if (options.capture && options.compile) throw apps::UsageError("--capture: a GPU's graph is a part of --compile; leave --capture out");
+  if (const int ranks = std::max(options.ranks, launched().size); options.compile && ranks > 1)
+    throw apps::UsageError(
+        fmt::format("--compile: a program has no collectives, which {} processes need; leave it out, or take --capture", ranks));
   if (options.ranks > 0 && !is_started_rank()) {
     require_no_launcher();
     if (options.ranks > 1) {
@@ -179,7 +190,7 @@ void step(const Options& options) {
   Bench bench(options);
   for (const StepCase& c : cases) apps::require_precision(c.precision, bench.device());
   for (const StepCase& c : cases)
-    if (c.capture && c.parallel.shard >= parallel::Shard::gradients && bench.device() != cpu)
+    if (options.capture && c.parallel.shard >= parallel::Shard::gradients && bench.device() != cpu)
       throw apps::UsageError(
           fmt::format("--capture: the memory of sharded {} is at other addresses in each step, which no graph can "
                       "record; leave it out, or take --shard optimizer",
@@ -218,7 +229,10 @@ void add_step(CLI::App& app) {
                    apps::one_of({"fp32", "bf16", "fp16"}), "NAME")
       ->group(several);
   apps::add_switch(*command, "--use-fused-kernel", "softmax and norms as fused kernels", [&c](bool is_on) { c.use_fused_kernel = is_on; });
-  apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it", [&c](bool is_on) { c.capture = is_on; });
+  apps::add_switch(*command, "--capture", "record the step as a CUDA graph and replay it",
+                   [options](bool is_on) { options->capture = is_on; });
+  apps::add_switch(*command, "--compile", "run the step as a compiled program (tern::compile)",
+                   [options](bool is_on) { options->compile = is_on; });
   apps::add_switch(*command, "--forward-only", "the forward pass alone, without gradients or an optimizer in memory",
                    [&c](bool is_on) { c.forward_only = is_on; });
   apps::add_profile_option(*command, c.profile);

@@ -11,7 +11,6 @@
 #include "common/program.h"
 #include "common/training_settings.h"
 #include "ops/autocast.h"
-#include "ops/captured_step.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
@@ -87,8 +86,9 @@ std::string checkpointing_text(const StepCase& c) {
 
 io::JsonObject case_row(const StepCase& c, const std::string& more) {
   io::JsonObject row;
+  constexpr const char* ways[] = {"", "-graph", "-compile"};
   const std::string impl =
-      fmt::format("tern-{}{}{}{}", c.use_fused_kernel ? "fused" : "plain", c.capture ? "-graph" : "", checkpointing_suffix(c), more);
+      fmt::format("tern-{}{}{}{}", c.use_fused_kernel ? "fused" : "plain", ways[static_cast<int>(c.way)], checkpointing_suffix(c), more);
   row.set("model", c.model).set("arch", c.arch).set("B", c.batch).set("T", c.length).set("V", c.vocab).set("p", c.dropout);
   return row.set("dtype", mode(c)).set("impl", impl).set("pass", c.forward_only ? "forward" : "step");
 }
@@ -173,6 +173,12 @@ double profile_steps(const StepCase& c, const nn::DecoderLM& model, train::Optim
 
 double peak_gib(Device device) { return static_cast<double>(memory_statistics(device).peak_allocated) / 0x1p30; }
 
+/// Notes what is kept of a step.
+void describe(const Step& step, StepFigures& result) {
+  if (step.captured()) result.graph_nodes = step.captured()->nodes();
+  if (step.compiled()) result.programs = step.compiled()->report();
+}
+
 void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, const Tensor& ids, const Tensor& labels,
                       parallel::ProcessGroup* group, const std::function<void()>& inference, StepFigures& result) {
   std::optional<parallel::DataParallel> parallel;
@@ -190,9 +196,9 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
     train::update(value, optimizer, update);
     return value.detach();
   };
-  CapturedStep captured(as_written, device);
+  Step step(as_written, c.way, device);
   Tensor last_loss;
-  const auto full = [&] { last_loss = c.capture ? captured({ids, labels}) : as_written({ids, labels}); };
+  const auto full = [&] { last_loss = step({ids, labels}); };
   PartTimes parts(context().stream(device));
   const auto in_parts = [&] {
     parts.begin();
@@ -217,12 +223,11 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   result.burst_ms = burst(device, 2 * c.steps, full);
   result.host = host_times(device, c.steps, full);
   result.loss = last_loss.item<double>();
-  result.graph_nodes = captured.nodes();
+  describe(step, result);
   result.peak_gib = peak_gib(device);
   if (c.profile > 0) {
-    CapturedStep again(as_written, device);  // captured under the profiler, which so knows the names of the graph's kernels
-    result.profiled_ms =
-        profile_steps(c, model, &optimizer, device, group, [&] { c.capture ? again({ids, labels}) : as_written({ids, labels}); });
+    Step again(as_written, c.way, device);  // captured under the profiler, which so knows the names of the graph's kernels
+    result.profiled_ms = profile_steps(c, model, &optimizer, device, group, [&] { again({ids, labels}); });
   }
   if (parallel) {
     for (const Tensor& x : optimizer.memory()) result.optimizer_bytes += x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
@@ -234,8 +239,8 @@ void measure_training(const StepCase& c, Device device, nn::DecoderLM& model, co
   // Last, as the ranks' weights diverge from here on.
   const parallel::DataParallel::NoSync unsynchronized(*parallel);
   update.synchronize = {};
-  CapturedStep captured_alone(as_written, device);
-  const auto alone = [&] { c.capture ? captured_alone({ids, labels}) : as_written({ids, labels}); };
+  Step step_alone(as_written, c.way, device);
+  const auto alone = [&] { step_alone({ids, labels}); };
   for (int i = 0; i < std::max(2, c.warmup); ++i) alone();
   group->barrier();
   result.alone_ms = burst(device, 2 * c.steps, alone);
@@ -295,9 +300,11 @@ StepFigures measure_step(const StepCase& c, Device device, parallel::ProcessGrou
   const Tensor ids = random_ids(c, device), labels = random_ids(c, device);
   StepFigures result;
   Tensor loss;
+  Step forward_step([&](const Tensors& inputs) { return forward(c, model, inputs[0], inputs[1]); },
+                    c.forward_only ? c.way : Step::Way::as_written, device);
   const auto inference = [&] {
     const NoGrad unrecorded;
-    loss = forward(c, model, ids, labels);
+    loss = forward_step({ids, labels});
   };
   if (c.forward_only) {
     result.step = timed(device, c.warmup, c.steps, inference);
@@ -306,6 +313,7 @@ StepFigures measure_step(const StepCase& c, Device device, parallel::ProcessGrou
     result.host = host_times(device, c.steps, inference);
     if (c.profile > 0) result.profiled_ms = profile_steps(c, model, nullptr, device, group, inference);
     result.loss = loss.item<double>();
+    describe(forward_step, result);
     result.peak_gib = peak_gib(device);
   } else {
     measure_training(c, device, model, ids, labels, group, inference, result);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/timing.h"
+#include "compile/compile.h"
 #include "nn/transformer.h"
 #include "parallel/data_parallel.h"
 #include "train/precision.h"
@@ -19,7 +20,8 @@ struct StepCase {
   double dropout = 0.1;
   CheckpointPolicy activation_checkpointing = CheckpointPolicy::none;
   int warmup = 5, steps = 10;
-  bool use_fused_kernel = false, capture = false;
+  bool use_fused_kernel = false;
+  Step::Way way = Step::Way::as_written;
   parallel::DataParallelOptions parallel = {};  ///< synchronisation of gradients
   bool forward_only = false;                    ///< inference: no gradients, optimizer or saved tensors
   std::int64_t profile = 0;                     ///< further steps to profile; 0: none
@@ -77,6 +79,7 @@ struct StepFigures {
   double loss = 0;          ///< loss of the last step, as a check
   std::int64_t params = 0;  ///< parameters in GEMMs of a token
   std::size_t graph_nodes = 0;
+  std::string programs;  ///< report of a compiled step
 };
 
 /// Measures a case. In a group of several ranks the step is data parallel, with a batch for each rank; to be called on all ranks with the

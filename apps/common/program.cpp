@@ -236,9 +236,11 @@ std::string describe(Device device) {
   return to_string(device);
 }
 
-std::string describe_step(bool use_fused_kernel, Device device) {
+std::string describe_step(bool use_fused_kernel, Device device, bool compile) {
   return fmt::format("{} kernels{}", use_fused_kernel ? "fused" : "plain",
-                     device.type == DeviceType::cuda ? ", each step one CUDA graph" : "");
+                     compile                           ? ", each step compiled"
+                     : device.type == DeviceType::cuda ? ", each step one CUDA graph"
+                                                       : "");
 }
 
 CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set) {

@@ -70,8 +70,8 @@ void add_processor_options(CLI::App& command, Processors& processors);
 Device use(const Processors& processors);
 /// A device as text: "cuda:0" or "2 CPU threads".
 std::string describe(Device device);
-/// The execution of a step as text: "fused kernels", and on a GPU ", each step one CUDA graph".
-std::string describe_step(bool use_fused_kernel, Device device);
+/// The execution of a step as text: "fused kernels", and ", each step compiled", or on a GPU ", each step one CUDA graph".
+std::string describe_step(bool use_fused_kernel, Device device, bool compile = false);
 
 /// Adds a switch with an optional value: `--name`, `--name True`, `--name=false`.
 CLI::Option* add_switch(CLI::App& command, const std::string& name, const std::string& help, const std::function<void(bool)>& set);

@@ -7,6 +7,7 @@
 #include "backend/memory.h"
 #include "backend/parse.h"
 #include "common/program.h"
+#include "parallel/store.h"
 
 namespace tern::apps {
 
@@ -104,7 +105,16 @@ void add_gradient_options(CLI::App& command, std::string& gradient_sync, double&
       ->group(group);
 }
 
+void require_alone(bool compile) {
+  const auto ranks = parallel::launch_environment();
+  if (compile && ranks && ranks->size > 1)
+    throw UsageError(
+        fmt::format("--compile: a program has no collectives, which {} processes need; leave it out, or train in one", ranks->size));
+}
+
 void add_run_options(CLI::App& command, RunSettings& settings) {
+  add_switch(command, "--compile", "run updates as compiled programs (tern::compile), on a GPU to rounding the same",
+             [&settings](bool is_on) { settings.compile = is_on; });
   command.add_flag("--resume", settings.checkpoints.resume, "go on with the run in --out from its last checkpoint, with its options");
   add_option(command, "--checkpoint-every", settings.checkpoints.every,
              "updates between checkpoints, 0 for once an epoch (default: 0, or as the run had it)", whole_number(0, 1'000'000'000), "N");

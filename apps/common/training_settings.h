@@ -38,6 +38,7 @@ void require_precision(train::Precision precision, Device device);
 struct RunSettings : Processors {
   std::string out;           ///< the run directory
   std::int64_t profile = 0;  ///< updates to profile; 0: none
+  bool compile = false;      ///< updates are compiled
   train::CheckpointOptions checkpoints;
   train::RankOptions ranks;
 };
@@ -68,7 +69,9 @@ void add_gradient_options(CLI::App& command, std::string& gradient_sync, double&
 inline constexpr std::int64_t default_profile_steps = 3;
 inline const std::string profile_file_names = "trace.json, ops.md and memory.svg";
 void add_profile_option(CLI::App& command, std::int64_t& steps);
-/// Adds --resume, --checkpoint-every, --keep, --profile, the options of gradients and --rank-timeout.
+/// Throws UsageError for --compile in one of several processes.
+void require_alone(bool compile);
+/// Adds --compile, --resume, --checkpoint-every, --keep, --profile, the options of gradients and --rank-timeout.
 void add_run_options(CLI::App& command, RunSettings& settings);
 
 /// The options of a resumed run: those of its checkpoint, except for given ones that `may_change` lists. Throws UsageError for another

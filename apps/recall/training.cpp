@@ -60,7 +60,8 @@ Training::Training(const Options& options, const DataSet& data, Device device, t
                                  .clip = options_.clip,
                                  .precision = precision(options_),
                                  .may_end_early = options_.target > 0,
-                                 .profile = options_.profile};
+                                 .profile = options_.profile,
+                                 .compile = options_.compile};
   if (options_.schedule == "cosine-epoch")
     training.lr_factor = [this](std::int64_t update) { return train::schedule::cosine((update - 1) / per_epoch_, 0, options_.epochs); };
   const Reduction reduction = ranks_ ? Reduction::sum : Reduction::mean;
@@ -218,6 +219,7 @@ Device require_trainable(const Options& options) {
   require_valid(options);
   const Device device = apps::use(options);
   apps::require_precision(precision(options), device);
+  apps::require_alone(options.compile);
   apps::require_memory(apps::count_parameters(model_options(options, device)), device, "use a smaller --width, --layers, --mlp or --pairs");
   return device;
 }
@@ -251,7 +253,7 @@ void train(const Options& options) {
       static_cast<double>(params) / 1e6);
   say("training {} updates of {} examples at most on {}{}, {}, {}\n", trainer.total_updates(), options.batch_size, ranks.describe(),
       apps::describe(device), options.precision,
-      apps::describe_step(options.use_fused_kernel, ranks.shard() >= parallel::Shard::gradients ? cpu : device));
+      apps::describe_step(options.use_fused_kernel, ranks.shard() >= parallel::Shard::gradients ? cpu : device, options.compile));
 
   trainer.run();
   ranks.leave();

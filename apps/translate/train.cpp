@@ -110,7 +110,8 @@ Training::Training(Translator& translator, TrainingPairs& train, const text::Par
                                          .ema = options_.ema,
                                          .precision = precision(options_),
                                          .unit = "tokens",
-                                         .profile = options_.profile},
+                                         .profile = options_.profile,
+                                         .compile = options_.compile},
                    run);
 }
 
@@ -377,6 +378,7 @@ void train(const Options& options) {
   check(options);
   const Device device = apps::use(options);
   apps::require_precision(precision(options), device);
+  apps::require_alone(options.compile);
   apps::require_memory(count_parameters(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
   train::Ranks ranks(options.ranks, device);
@@ -413,7 +415,7 @@ void train(const Options& options) {
   const std::int64_t size = options.batch_tokens > 0 ? options.batch_tokens : options.batch_size;
   say("training {} updates of {} {} on {}{}, {}, {}\n", trainer.total_updates(), size * options.accumulate,
       options.batch_tokens > 0 ? "tokens" : "pairs", ranks.describe(), apps::describe(device), options.precision,
-      apps::describe_step(options.use_fused_kernel, device));
+      apps::describe_step(options.use_fused_kernel, device, options.compile));
 
   if (!run.is_resumed()) run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;

@@ -96,6 +96,12 @@ class Compiled {
         },
         {arguments...});
   }
+  /// The same for a list.
+  auto operator()(const Tensors& arguments)
+    requires std::invocable<F&, const Tensors&>
+  {
+    return call(f_, arguments);
+  }
   /// The same for a batch with names.
   template <TensorStruct Batch>
   auto operator()(const Batch& arguments) {
@@ -153,5 +159,31 @@ template <class F>
 Compiled<F> compile(F f, Device device = default_device(), CompileOptions options = {}) {
   return Compiled<F>(std::move(f), device, options);
 }
+
+/// A step of training in one of three ways: as it is written, as a CapturedStep, or compiled. Results are the same, but for the order of
+/// sums in a compiled one on a GPU.
+class Step {
+ public:
+  enum class Way { as_written, captured, compiled };
+  Step(StepFunction step, Way way, Device device = default_device()) {
+    if (way == Way::captured) captured_ = std::make_unique<CapturedStep>(std::move(step), device);
+    else if (way == Way::compiled) compiled_ = std::make_unique<Compiled<StepFunction>>(std::move(step), device);
+    else written_ = std::move(step);
+  }
+
+  /// Runs the step; the result stays valid until the next call.
+  Tensor operator()(const Tensors& inputs) {
+    return captured_ ? (*captured_)(inputs) : compiled_ ? (*compiled_)(inputs) : written_(inputs);
+  }
+  /// Null unless captured.
+  const CapturedStep* captured() const { return captured_.get(); }
+  /// Null unless compiled.
+  const Compiled<StepFunction>* compiled() const { return compiled_.get(); }
+
+ private:
+  StepFunction written_;
+  std::unique_ptr<CapturedStep> captured_;
+  std::unique_ptr<Compiled<StepFunction>> compiled_;
+};
 
 }  // namespace tern

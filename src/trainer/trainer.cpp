@@ -48,18 +48,16 @@ Trainer::Trainer(nn::Module& model, Task task, TrainerOptions options, Run& run)
       run_(run),
       ranks_(run.ranks() && !run.ranks()->is_alone() ? run.ranks() : nullptr),
       device_(device_of(model)),
-      step_device_(ranks_ && ranks_->shard() >= parallel::Shard::gradients ? cpu : device_),
-      captured_update_([this](const Tensors& batch) { return update(batch); }, step_device_),
-      captured_first_([this](const Tensors& part) { return accumulate(part, true); }, step_device_),
-      captured_next_([this](const Tensors& part) { return accumulate(part, false); }, step_device_),
-      captured_apply_([this](const Tensors&) { return apply(), Tensor(); }, step_device_),
-      captured_last_(
-          [this](const Tensors& part) {
-            Tensor result = accumulate(part, false);
-            apply();
-            return result;
-          },
-          step_device_) {
+      whole_step_(kept([this](const Tensors& batch) { return update(batch); })),
+      first_step_(kept([this](const Tensors& part) { return accumulate(part, true); })),
+      next_step_(kept([this](const Tensors& part) { return accumulate(part, false); })),
+      apply_step_(kept([this](const Tensors&) { return apply(), Tensor(); })),
+      last_step_(kept([this](const Tensors& part) {
+        Tensor result = accumulate(part, false);
+        apply();
+        return result;
+      })) {
+  if (ranks_ && options_.compile) fail("Trainer", fmt::format("expected one process to compile updates but got {}", ranks_->size()));
   set_precision(model_, options_.precision);
   if (ranks_) parallel_ = ranks_->parallel(model_);
   if (options_.ema > 0)
@@ -68,7 +66,7 @@ Trainer::Trainer(nn::Module& model, Task task, TrainerOptions options, Run& run)
   if (options_.precision == Precision::fp16) scaler_.emplace(GradScalerOptions{}, device_);
   if (parallel_ && ranks_->shard() != parallel::Shard::none) parallel::shard_optimizer(*optimizer_, *parallel_);
   else if (parallel_) parallel::overlap_optimizer(*optimizer_, *parallel_);
-  // Allocated here, as captured updates write to them.
+  // Allocated here, as captured and compiled updates write to them.
   if (scaler_ || options_.clip > 0) grad_norm_ = zeros({}, DType::f32, device_);
   loss_sum_ = zeros({}, DType::f32, device_);
 }
@@ -85,6 +83,12 @@ UpdateOptions Trainer::update_options() {
                        .scaler = scaler_ ? &*scaler_ : nullptr};
   if (parallel_) result.synchronize = [this] { parallel_->finish_gradient_synchronization(); };
   return result;
+}
+
+/// A part of an update in the way of the options. One with sharded gradients, which change their addresses, runs as written.
+Step Trainer::kept(StepFunction part) const {
+  const bool is_sharded = ranks_ && ranks_->shard() >= parallel::Shard::gradients;
+  return Step(std::move(part), options_.compile ? Step::Way::compiled : is_sharded ? Step::Way::as_written : Step::Way::captured, device_);
 }
 
 Tensor Trainer::forward(const Tensors& batch) const {
@@ -120,7 +124,7 @@ void Trainer::finish_update(const Tensor& norm) {
 
 /// Several ranks: Note [The loss of several ranks].
 Tensor Trainer::step_parts(const std::vector<BatchPart>& parts) {
-  if (parts.size() == 1 && !ranks_) return captured_update_(parts[0].tensors);
+  if (parts.size() == 1 && !ranks_) return whole_step_(parts[0].tensors);
   double weight = 0;
   for (const BatchPart& part : parts) weight += part.weight;
   Tensor loss = zeros({}, DType::f32, device_);
@@ -133,9 +137,9 @@ Tensor Trainer::step_parts(const std::vector<BatchPart>& parts) {
     std::optional<parallel::DataParallel::NoSync> own;
     if (ranks_) rows.emplace(part.rank.rows);
     if (ranks_ && !is_last) own.emplace(*parallel_);
-    add_(loss, (!is_last ? is_first ? captured_first_ : captured_next_ : is_first ? captured_update_ : captured_last_)(inputs));
+    add_(loss, (!is_last ? is_first ? first_step_ : next_step_ : is_first ? whole_step_ : last_step_)(inputs));
   }
-  if (!ranks_) captured_apply_(Tensors{});
+  if (!ranks_) apply_step_(Tensors{});
   return loss;
 }
 
@@ -255,6 +259,17 @@ void Trainer::run() {
   if (!best_.model.empty()) detail::write_parameters(parallel_.get(), model_, best_.model);
   if (parallel_) parallel_->keep_parameters();  // for rank 0, which continues alone
   if (profile_) profile_->finish();
+  report_programs();
+}
+
+void Trainer::report_programs() const {
+  if (!options_.compile) return;
+  std::size_t programs = 0;
+  std::int64_t runs = 0;
+  for (const Step* step : {&whole_step_, &first_step_, &next_step_, &apply_step_})
+    programs += step->compiled()->programs(), runs += step->compiled()->runs();
+  write_output(fmt::format("compiled {} program{}, which ran {} times in {} updates\n", programs, programs == 1 ? "" : "s", runs,
+                           update_ - session_update_));
 }
 
 void Trainer::run_rounds() {

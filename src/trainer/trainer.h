@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "compile/compile.h"
 #include "nn/module.h"
-#include "ops/captured_step.h"
 #include "tensor/sizes.h"
 #include "train/train.h"
 #include "trainer/ranks.h"
@@ -53,7 +53,8 @@ class Trainer;
 /// Callbacks: the model that is trained, and its data. Random choices outside the thread's generator (order, batches) have to be pure
 /// functions of the update's number, so that a training that resumes continues bitwise as if it had not ended.
 struct Task {
-  /// The mean loss of a batch, recorded for backward; with several ranks the sum over its rows. Captured on a GPU: see CapturedStep.
+  /// The mean loss of a batch, recorded for backward; with several ranks the sum over its rows. Captured on a GPU: see CapturedStep. With
+  /// TrainerOptions::compile a part of a compiled function: see compile().
   StepFunction loss;
   /// The batch of an update, from 0.
   std::function<UpdateBatch(std::int64_t update)> batch;
@@ -80,11 +81,12 @@ struct TrainerOptions {
   const char* unit = "examples";                              ///< unit of UpdateBatch::items
   bool may_end_early = false;                                 ///< a validation may be enough: the time left is an upper bound
   std::int64_t profile = 0;                                   ///< updates to profile after the first ones; 0: none
+  bool compile = false;                                       ///< updates are compiled: see compile(); for a single process
 };
 
-/// A training: updates, each a captured step, epochs with their validations, the best model, checkpoints, logs, progress, signals. A loss
-/// that is not finite is an exception, which names the update and the remedy. The loss stays on the device until it is requested. A round
-/// is the part of a training between two validations. Prints on the terminal, and writes the run.
+/// A training: updates, each a captured or compiled step, epochs with their validations, the best model, checkpoints, logs, progress,
+/// signals. A loss that is not finite is an exception, which names the update and the remedy. The loss stays on the device until it is
+/// requested. A round is the part of a training between two validations. Prints on the terminal, and writes the run.
 ///
 /// Note [The loss of several ranks]
 /// The loss is the weighted mean over all rows of a batch. Each rank computes the sum over its own rows and scales it by (number of ranks)
@@ -107,7 +109,7 @@ class Trainer {
   /// to outlive the trainer.
   Trainer(nn::Module& model, Task task, TrainerOptions options, Run& run);
   ~Trainer();
-  Trainer(const Trainer&) = delete;  // captured steps have its address
+  Trainer(const Trainer&) = delete;  // its steps have its address
   Trainer& operator=(const Trainer&) = delete;
 
   /// Trains to the end, a resumed run from its checkpoint, after which the model has the best weights. On a signal (StopSignals) writes a
@@ -148,7 +150,8 @@ class Trainer {
   double lr_factor(std::int64_t update) const;
   UpdateOptions update_options();
 
-  // Of an update. Captured are update(), accumulate() and apply().
+  // Of an update. Captured or compiled are update(), accumulate() and apply().
+  Step kept(StepFunction part) const;
   Tensor forward(const Tensors& batch) const;
   Tensor share_of_loss(const Tensors& batch_and_share) const;
   Tensor update(const Tensors& batch);
@@ -167,6 +170,7 @@ class Trainer {
   void share_loss();
   [[noreturn]] void fail_not_finite(const std::string& what) const;
   void log();
+  void report_programs() const;
 
   void run_rounds();
   void run_round();
@@ -188,15 +192,15 @@ class Trainer {
   const Task task_;
   const TrainerOptions options_;
   Run& run_;
-  Ranks* const ranks_;                 ///< null for a single process
-  const Device device_, step_device_;  ///< the second one for captures: cpu where gradients are sharded and so change their addresses
+  Ranks* const ranks_;  ///< null for a single process
+  const Device device_;
   std::unique_ptr<parallel::DataParallel> parallel_;  ///< null for a single process
   std::optional<Ema> ema_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<GradScaler> scaler_;  ///< for fp16
-  CapturedStep captured_update_;
-  CapturedStep captured_first_, captured_next_, captured_apply_;  ///< for a batch in parts
-  CapturedStep captured_last_;  ///< with several ranks: the last part, whose gradients are averaged, and the optimizer's step
+  Step whole_step_;
+  Step first_step_, next_step_, apply_step_;  ///< for a batch in parts
+  Step last_step_;                            ///< with several ranks: the last part, whose gradients are averaged, and the optimizer's step
   std::unique_ptr<StepProfile> profile_;
   ProgressLine line_;
 

@@ -80,6 +80,15 @@ void is_a_step(const Json& step, const Json&) {
   CHECK_FALSE(step.contains("alone_ms"));
 }
 
+/// The same loss, by a program that the report names.
+Seen is_compiled() {
+  return [](const Ran& changed, const Ran& plain) {
+    CHECK(changed.rows().at(0)["loss"] == plain.rows().at(0)["loss"]);
+    says("compiled  1 program")(changed, plain);
+    says("(i64 (2, 6), i64 (2, 6)): ")(changed, plain);
+  };
+}
+
 void is_forward_alone(const Json& forward, const Json& step) {
   CHECK(forward["pass"] == "forward");
   CHECK(step["pass"] == "step");
@@ -263,6 +272,8 @@ FlagTable step() {
            {"--warmup 1", changes({"loss"})},
            {"--steps 2", changes({"loss"})},
            {"--use-fused-kernel True", is("impl", "tern-fused")},
+           {"--compile", both(is("impl", "tern-plain-compile"), is_compiled()), "--steps 4 --dropout 0.5"},
+           {"--compile", both(is("impl", "tern-plain-compile"), says("(i64 (2, 6), i64 (2, 6)): ")), "--forward-only"},
            {"--threads 3", says("3 CPU threads,")},
            {"--model ar,mt --precision fp32,bf16 --batch 1,2 --length 3,5", rows(are_all_combinations)},
            {"--forward-only", row(is_forward_alone), "--steps 2"},
@@ -294,6 +305,8 @@ FlagTable step() {
            {"--precision tf32", "--precision tf32: "},
            {"--precision tf32x3", "--precision tf32x3: "},
            {"--profile 2", "--profile: expected --out"},
+           {"--compile --capture", "--capture: a GPU's graph is a part of --compile; leave --capture out"},
+           {"--compile --ranks 2", "--compile: a program has no collectives, which 2 processes need; leave it out, or take --capture"},
            {"--json OUT/no/x", "could not be opened"},
            {"--ranks 2 --json OUT/no/x", "--json "}}};
 }

@@ -215,6 +215,18 @@ inline void fuses(const Ran& changed, const Ran& plain) {
   CHECK((apart > 0 && apart < 1e-4));
   check_equal(changed.log("loss"), plain.log("loss"));
 }
+/// Compiled updates: most ran as programs, and all is the same, bit for bit.
+inline void runs_programs(const Ran& changed, const Ran& plain) {
+  says("plain kernels, each step compiled")(changed, plain);
+  const std::string& out = changed.result.out;
+  const std::size_t line = out.find("\ncompiled ");
+  REQUIRE(line != std::string::npos);
+  INFO(out.substr(line + 1, out.find('\n', line + 1) - line));
+  const double updates = static_cast<double>(plain.log("loss").size());
+  CHECK(std::stod(out.substr(out.find("which ran ", line) + 10)) >= 0.6 * updates);
+  for (const char* key : {"loss", "grad_norm", "valid_loss", "train_loss"}) CHECK(changed.log(key) == plain.log(key));
+  CHECK(changed.weights() == plain.weights());
+}
 /// Checkpointing: the same weights from less memory.
 inline void saves_memory(const Ran& changed, const Ran& plain) {
   CHECK(changed.weights() == plain.weights());

@@ -197,6 +197,21 @@ TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --shard --rank-
   CHECK(contains(refused.err, "--shard optimizer: a process has the masters"));
 }
 
+TEST_CASE("Several processes have no compiled updates, and say so before they train") {
+  const TempDirectory directory;
+  write_corpus(directory / "data");
+  for (const bool is_recall : {true, false}) {
+    const fs::path out = directory / (is_recall ? "recall" : "translate");
+    const Result refused = is_recall ? on_ranks(2, recall, recall_training(out, {"--compile"}))
+                                     : on_ranks(2, translate, translate_training(directory / "data", out, {"--compile"}));
+    INFO(refused.err);
+    CHECK(refused.code == 2);
+    CHECK(contains(refused.err, "--compile: a program has no collectives, which 2 processes need; leave it out, or train in one"));
+    CHECK(refused.out.empty());
+    CHECK_FALSE(fs::exists(out));
+  }
+}
+
 TEST_CASE("Rank 0 alone writes and prints, and an error of all ranks is each one's line") {
   const TempDirectory directory;
   const Result result = on_ranks(3, recall, recall_training(directory / "run", {"--epochs", "1"}), {"--output", "prefix"});

@@ -179,6 +179,7 @@ const FlagTable& tern::programs::test::recall_train() {
       training,
       {
           {"", trains([](Setting&) {})},
+          {"--compile", runs_programs, "--dropout 0.1 --branch-dropout 0.1 --batch-size 20 --epochs 6 --schedule cosine --clip 1"},
           {"--pairs 7", trains([](Setting& s) { s.task.pairs = 7; })},
           {"--keys 4", trains([](Setting& s) { s.task.keys = 4; })},
           {"--values 5", trains([](Setting& s) { s.task.values = 5; })},

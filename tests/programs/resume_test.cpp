@@ -140,6 +140,17 @@ TEST_CASE("A training with averages, drawn tokens, batches in parts and rounds o
   check_same(runs.whole, runs.part);
 }
 
+TEST_CASE("A training goes on bitwise with compiled updates, or without") {
+  for (const Program& program : trainers) {
+    INFO(program.name);
+    const Runs written(program), compiled(program, {"--compile"});
+    CHECK(contains(done(written.go_on({"--compile"})).out, "each step compiled"));
+    done(compiled.go_on());
+    check_same(written.whole, written.part);
+    check_same(written.whole, compiled.part);
+  }
+}
+
 TEST_CASE("tern-translate train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[0]); }
 TEST_CASE("tern-recall train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[1]); }
 TEST_CASE("A translator's training on a GPU goes on bitwise", "[cuda]") { check_resumes(trainers[0], {"--device", "cuda"}); }

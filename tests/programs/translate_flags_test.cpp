@@ -141,6 +141,10 @@ std::vector<Flag> flags_of_the_model_and_the_run() {
       {"--use-fused-kernel True", fuses},
       {"--activation-checkpointing selective", saves_memory, deep},
       {"--activation-checkpointing full", saves_memory, deep + " --activation-checkpointing selective"},
+      // A last batch of fewer rows, validations between updates, and what a step keeps on the device: rate, norm, scale, average.
+      {"--compile", runs_programs,
+       "--dropout 0.2 --batch-size 8 --accumulate 3 --updates 0 --epochs 8 --schedule cosine --clip 0.5 --ema 0.5 --precision fp16"},
+      {"--compile", runs_programs, "--dropout 0.2 --batch-size 26 --updates 0 --epochs 8 --activation-checkpointing full"},
       {"--threads 3", says("on 3 CPU threads")},
   };
 }
