@@ -139,6 +139,7 @@ nb::class_<Tensor> bind_tensor(nb::module_& m);
 void bind_memory(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_indexing(nb::class_<Tensor>& tensor);
 void bind_operators(nb::class_<Tensor>& tensor);
+void bind_compiled(nb::module_& m);
 void bind_pointwise(nb::module_& m);
 void bind_shapes(nb::module_& m);
 void bind_reductions(nb::module_& m);

@@ -11,6 +11,7 @@ NB_MODULE(_core, m) {
   bind_indexing(tensor);
   bind_operators(tensor);
   bind_autograd(m);
+  bind_compiled(m);
   bind_pointwise(m);
   bind_shapes(m);
   bind_reductions(m);

@@ -1,6 +1,7 @@
 // The Tensor class: what it is, its gradient, and what is asked of it most often. Operators are in operators.cpp, x[...] in indexing.cpp,
 // and memory that other libraries see in memory.cpp.
 #include "autodiff/node.h"
+#include "backend/observer.h"
 #include "binding.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
@@ -24,7 +25,8 @@ nb::object nested(const std::vector<T>& values, std::size_t& next, const Shape& 
   return result;
 }
 
-nb::object to_list(const Tensor& x) {
+nb::object to_list(const Tensor& x, const char* name) {
+  if (backend::observer) backend::tell([&](backend::Observer& told) { told.on_host_access(name, x.impl().storage); });
   const auto as = [&]<class T>(T) {
     std::vector<T> values;
     {
@@ -49,7 +51,7 @@ nb::object to_list(const Tensor& x) {
 
 nb::object item(const Tensor& x) {
   if (x.numel() != 1) fail("item", "expected a tensor of one element but got shape " + to_string(x.shape()));
-  return to_list(reshape(x.detach(), {}));
+  return to_list(reshape(x.detach(), {}), "item");
 }
 
 /// A number for one element: where print, str.format and f"{loss:.3f}" show a tensor without dimensions, it is a number on one line.
@@ -131,7 +133,9 @@ nb::class_<Tensor> bind_tensor(nb::module_& m) {
              return nb::int_(item(x));
            })
       .def("item", &item, nb::sig("def item(self) -> float | int | bool"), "The only element, as a number of Python; waits for the device.")
-      .def("tolist", &to_list, nb::sig("def tolist(self) -> typing.Any"), "The elements as nested lists; waits for the device.");
+      .def(
+          "tolist", [](const Tensor& x) { return to_list(x, "tolist"); }, nb::sig("def tolist(self) -> typing.Any"),
+          "The elements as nested lists; waits for the device.");
 
   // Ops are methods by publish(); here are the names that other libraries have for some of them.
   bound.def_prop_ro("T", &Tensor::T, "With the last two dimensions exchanged.")

@@ -16,7 +16,6 @@ namespace tern::compiler {
 namespace {
 
 constexpr std::size_t max_programs = 64;
-constexpr std::int64_t small_bytes = std::int64_t{64} << 10;  ///< results up to this size are copied for the caller
 
 /// True for the calls of a kind of arguments, counted from the first traced one, that are traced and compared with it: 2, 10, 100, 1000,
 /// ...
@@ -37,11 +36,11 @@ std::vector<std::int64_t> key_of(const Tensors& arguments) {
   return key;
 }
 
-Tensors for_caller(const Tensors& results) {
+Tensors for_caller(const Tensors& results, std::int64_t copied_bytes) {
   const NoGrad unrecorded;
   Tensors given;
   for (const Tensor& x : results) {
-    const bool is_small = x.defined() && x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) <= small_bytes;
+    const bool is_small = x.defined() && x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) <= copied_bytes;
     given.push_back(is_small ? clone(x) : x);
   }
   return given;
@@ -100,12 +99,12 @@ Tensors Programs::run(const Function& f, const Tensors& arguments) {
   Entry& entry = entry_for(key_of(arguments));
   ++entry.calls;
   if (entry.calls == 1 || is_compared(entry.calls) || !entry.program->finds_memory() || !entry.program->finds_versions())
-    return for_caller(trace(entry, f, arguments));
+    return for_caller(trace(entry, f, arguments), options_.copied_bytes);
   entry.program->check(arguments);
   replay(entry, arguments);
   ++runs_;
   entry.program->settle();
-  return for_caller(entry.program->results());
+  return for_caller(entry.program->results(), options_.copied_bytes);
 }
 
 Programs::Entry& Programs::entry_for(Key key) {

@@ -27,6 +27,8 @@ struct CompileOptions {
   /// Runs groups of elementwise kernels as one, and on a GPU the sums and maxima of rows with them, which then add up in another order.
   /// Without it results are bitwise those of the function as written.
   bool fuse = true;
+  /// Results of up to so many bytes are copied for the caller; the next call overwrites a larger one.
+  std::int64_t copied_bytes = std::int64_t{64} << 10;
 };
 
 namespace compiler {
@@ -164,7 +166,8 @@ Compiled<F> compile(F f, Device device = default_device(), CompileOptions option
 /// sums in a compiled one on a GPU.
 class Step {
  public:
-  enum class Way { as_written, captured, compiled };
+  enum class Way { as_written, captured, compiled };  ///< of the three
+  /// Of a function, for steps on the device.
   Step(StepFunction step, Way way, Device device = default_device()) {
     if (way == Way::captured) captured_ = std::make_unique<CapturedStep>(std::move(step), device);
     else if (way == Way::compiled) compiled_ = std::make_unique<Compiled<StepFunction>>(std::move(step), device);
