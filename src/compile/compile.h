@@ -166,7 +166,12 @@ Compiled<F> compile(F f, Device device = default_device(), CompileOptions option
 /// sums in a compiled one on a GPU.
 class Step {
  public:
-  enum class Way { as_written, captured, compiled };  ///< of the three
+  /// How the step runs.
+  enum class Way : std::uint8_t {
+    as_written,  ///< as the function says
+    captured,    ///< as a CapturedStep
+    compiled,    ///< as a Compiled
+  };
   /// Of a function, for steps on the device.
   Step(StepFunction step, Way way, Device device = default_device()) {
     if (way == Way::captured) captured_ = std::make_unique<CapturedStep>(std::move(step), device);
