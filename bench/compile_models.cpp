@@ -43,11 +43,11 @@ static double milliseconds(const F& f, int count) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() / count;
 }
 
-using Step = std::function<Tensor(const Tensors&)>;
+using Timed = std::function<Tensor(const Tensors&)>;
 
 /// Times the function in all forms. Each has its own, with a model and an optimizer of its own.
-static void compare(const std::string& name, const std::function<Step()>& make, const Tensors& arguments, int count) {
-  const Step plain = make(), traced = make();
+static void compare(const std::string& name, const std::function<Timed()>& make, const Tensors& arguments, int count) {
+  const Timed plain = make(), traced = make();
   auto compiled = tern::compile([&](const Tensor& a, const Tensor& b) { return traced({a, b}); }, place);
   CapturedStep captured(make(), place);
   const auto as_written = [&] { plain(arguments); };
@@ -146,7 +146,7 @@ static void train_lm(const std::string& name, train::Precision precision, int la
   const auto make = [=] { return std::make_shared<Training>(precision, layers, d, length); };
   compare(
       name + " " + train::name(precision) + " step",
-      [&]() -> Step {
+      [&]() -> Timed {
         return [own = make()](const Tensors& in) {
           const Tensor loss = own->model.loss(in[0], in[1]);
           train::update(loss, *own->optimizer);
@@ -157,7 +157,7 @@ static void train_lm(const std::string& name, train::Precision precision, int la
   const NoGrad unrecorded;
   compare(
       name + " " + train::name(precision) + " forward",
-      [&]() -> Step { return [own = make()](const Tensors& in) { return own->model.loss(in[0], in[1]); }; }, {ids, targets}, count);
+      [&]() -> Timed { return [own = make()](const Tensors& in) { return own->model.loss(in[0], in[1]); }; }, {ids, targets}, count);
 }
 
 /// An LSTM of ops, which guesses the next input.
@@ -191,8 +191,8 @@ static void rows() {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Tensor x = cast(randn({count, width}), dtype), g = cast(randn({count, width}), dtype), gamma = cast(rand({width}), dtype),
                  beta = cast(randn({width}), dtype);
-    using Function = std::function<Tensor(const Tensor&)>;
-    const std::tuple<const char*, Function, Function> all[] = {
+    using RowFunction = std::function<Tensor(const Tensor&)>;
+    const std::tuple<const char*, RowFunction, RowFunction> all[] = {
         {"softmax", written_softmax, [](const Tensor& a) { return softmax(a, -1); }},
         {"layer norm", [=](const Tensor& a) { return written_norm(a, gamma, beta); },
          [=](const Tensor& a) { return layer_norm(a, gamma, beta); }},
@@ -201,7 +201,7 @@ static void rows() {
         {"gelu", written_gelu, [](const Tensor& a) { return gelu_tanh(a); }}};
     for (const auto& [name, written, by_hand] : all)
       for (const bool is_step : {false, true}) {
-        const auto step = [=, f = written, h = by_hand](bool hand) -> Step {
+        const auto step = [=, f = written, h = by_hand](bool hand) -> Timed {
           return [=](const Tensors& in) {
             const auto& function = hand ? h : f;
             if (!is_step) {
@@ -233,7 +233,7 @@ static void own_adamw() {
   };
   compare(
       "own AdamW, 100 x 768 x 768",
-      [&]() -> Step {
+      [&]() -> Timed {
         return [all = make(), count = full({}, 1.0)](const Tensors&) {
           const NoGrad unrecorded;
           for (const Parameter& p : all) {
@@ -264,13 +264,13 @@ int main(int argc, char** argv) {
     const auto with_tanh = [](const Tensors& in) {
       return tanh((((in[0] * in[1] + 0.5) * in[0] - in[1]) * 0.25 + in[0]) * in[1] - 0.125) * in[0];
     };
-    compare("9 cheap ops, 8M f32", [&]() -> Step { return cheap; }, {a, b}, 3);
-    compare("10 ops with tanh, 8M f32", [&]() -> Step { return with_tanh; }, {a, b}, 3);
+    compare("9 cheap ops, 8M f32", [&]() -> Timed { return cheap; }, {a, b}, 3);
+    compare("10 ops with tanh, 8M f32", [&]() -> Timed { return with_tanh; }, {a, b}, 3);
   }
   if (wants("lstm")) {
     compare(
         "LSTM of ops, B 16 T 32 width 96, step",
-        []() -> Step { return [own = std::make_shared<Lstm>()](const Tensors& in) { return own->step(in); }; },
+        []() -> Timed { return [own = std::make_shared<Lstm>()](const Tensors& in) { return own->step(in); }; },
         {randn({16, 32, 96}), randn({16, 32, 96})}, 10);
   }
   if (wants("char")) train_lm("char model, 4 x 128, B 8 T 64", train::Precision::fp32, 4, 128, 8, 64);
