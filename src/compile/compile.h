@@ -16,7 +16,7 @@
 
 namespace tern {
 
-/// What Compiled::show shows of a program.
+/// Part of a program that Compiled::show shows.
 enum class Stage : std::uint8_t {
   kernels,  ///< the kernels that the function ran, a line each
   code,     ///< the CUDA text of the kernels that groups of them are on a GPU; also of a program on the CPU

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
-#include <numeric>
 
 #include "autodiff/anomaly.h"
 #include "ops/kernels/copy.h"
@@ -70,7 +71,7 @@ class Printer {
 
   // ---- Layout
 
-  /// Dimensions that are stepped through at once by all operands, the last one first; strides of uses_ beside them.
+  /// Dimensions that are stepped through at once by all operands, the last one first; strides of the uses beside them.
   void choose_layout() {
     std::size_t largest = 1;
     for (const Use& use : group_.uses) largest = std::max(largest, size_of(use.dtype));
@@ -110,7 +111,7 @@ class Printer {
     threads_of_row_ = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>((vectors + of_thread - 1) / of_thread)));
     threads_of_row_ = std::clamp<std::int64_t>(threads_of_row_, 8, max_threads);
     items_ = (vectors + threads_of_row_ - 1) / threads_of_row_;
-    rows_of_block_ = threads_of_row_ >= 128 ? 1 : threads_of_row_ > 32 ? 1 : 128 / threads_of_row_;
+    rows_of_block_ = threads_of_row_ > 32 ? 1 : 128 / threads_of_row_;
   }
   /// True if an operand can be read in vectors of width_.
   bool has_vectors(std::size_t i) const {

@@ -75,13 +75,13 @@ class Former {
     std::int64_t first, last;
     std::size_t call;
   };
-  /// What has used a block since it was last written as a whole.
+  /// Uses of a block since it was last written as a whole.
   struct Touched {
     std::vector<Touch> writes, reads;
     std::optional<std::size_t> group;  ///< the last one
   };
 
-  /// What the generated code of a GPU has: floats, and conditions and conversions of others.
+  /// True for a call that the generated code of a GPU has: on floats, and conditions and conversions of others.
   static bool has_code(const Call& call, Kind kind) {
     bool has = true;
     const bool is_copy = call.kernel->as<kernels::Copy>() != nullptr;
@@ -279,7 +279,7 @@ class Former {
     }
   }
 
-  /// What a group does, but for the tensors: equal where two may have one text.
+  /// Work of a group, but for the tensors: equal where two may have one text.
   std::string work_of(const Group& group) const {
     struct Visit : KernelCall::Visitor {
       std::string text;

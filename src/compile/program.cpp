@@ -18,19 +18,12 @@ namespace tern::compiler {
 
 namespace {
 
-/// Calls f(view, access) for a kernel's views, and g(state) for its states of the random generator.
-template <class F, class G>
-void visit(KernelCall& kernel, F f, G g) {
-  struct Visit : KernelCall::Visitor {
-    F& f;
-    G& g;
-    Visit(F& f_, G& g_) : f(f_), g(g_) {}
-    void view(View& view, kernels::Access access) override { f(view, access); }
-    void random(PhiloxState& state) override { g(state); }
-  } visitor(f, g);
-  kernel.visit(visitor);
-}
-constexpr auto ignore_random = [](PhiloxState&) {};
+/// A kernel's states of the random generator.
+struct States : KernelCall::Visitor {
+  std::vector<PhiloxState*> states;
+  explicit States(KernelCall& kernel) { kernel.visit(*this); }
+  void random(PhiloxState& state) override { states.push_back(&state); }
+};
 
 /// The geometry of a kernel's views, and its numbers.
 struct Arguments : KernelCall::Visitor {
@@ -122,7 +115,8 @@ constexpr std::size_t alignment = 256;  // as a GPU's allocator
 
 }  // namespace
 
-void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks) {
+/// Notes in blocks which of the steps use them first and last.
+static void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks) {
   for (Block& block : blocks) block.is_used = false;
   for (std::size_t at = 0; at < steps.size(); ++at)
     for (const Call::Place& place : steps[at].places) {
@@ -225,7 +219,7 @@ void Program::prepare() {
   note_uses(steps_, blocks_);
   plan_arena();
   for (const Call& step : steps_)
-    visit(*step.kernel, [](View&, kernels::Access) {}, [&](PhiloxState& state) { draws_.push_back({&state, state.offset - begin_}); });
+    for (PhiloxState* const state : States(*step.kernel).states) draws_.push_back({state, state->offset - begin_});
 }
 
 void Program::plan_arena() {
@@ -262,21 +256,15 @@ void Program::link() {
   const Stream stream = context().stream(device_);
   if (linked_stream_ == stream.handle) return;
   input_views_.clear();
-  for (Call& call : steps_) {
-    auto place = call.places.begin();
-    visit(
-        *call.kernel,
-        [&](View& view, kernels::Access) {
-          view.stream = stream;
-          const auto [index, offset] = *place++;
-          if (index == Call::Place::none) return;
-          const Block& block = blocks_[index];
-          if (block.kind == Block::Kind::input) input_views_.push_back({&view, index, offset});
-          view.data = static_cast<std::byte*>(block.memory ? block.memory->data() : arena_->data()) +
-                      static_cast<std::ptrdiff_t>(block.memory ? 0 : block.offset) + offset;
-        },
-        ignore_random);
-  }
+  for (const Call& call : steps_)
+    each_view(call, [&](View& view, kernels::Access, const Call::Place& place) {
+      view.stream = stream;
+      if (place.block == Call::Place::none) return;
+      const Block& block = blocks_[place.block];
+      if (block.kind == Block::Kind::input) input_views_.push_back({&view, place.block, place.offset});
+      view.data = static_cast<std::byte*>(block.memory ? block.memory->data() : arena_->data()) +
+                  static_cast<std::ptrdiff_t>(block.memory ? 0 : block.offset) + place.offset;
+    });
   linked_stream_ = stream.handle;
 }
 
@@ -411,18 +399,12 @@ std::string Program::text() const {
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Call& call = calls_[i];
     text += fmt::format("{:4} {:<20} {:<16}", i + 1, detail::short_name(call.kernel->type()), call.op);
-    auto place = call.places.begin();
-    visit(
-        *call.kernel,
-        [&](View& view, kernels::Access access) {
-          const std::size_t index = (place++)->block;
-          if (index == Call::Place::none) return;
-          const Block& block = blocks_[index];
-          constexpr const char* arrows[] = {"", "-> ", "<-> "};
-          text += fmt::format(" {}{}%{} {}{}", arrows[static_cast<int>(access)], kinds[static_cast<int>(block.kind)], index,
-                              name(view.dtype), to_string(view.shape));
-        },
-        ignore_random);
+    each_view(call, [&](const View& view, kernels::Access access, const Call::Place& place) {
+      if (place.block == Call::Place::none) return;
+      constexpr const char* arrows[] = {"", "-> ", "<-> "};
+      text += fmt::format(" {}{}%{} {}{}", arrows[static_cast<int>(access)], kinds[static_cast<int>(blocks_[place.block].kind)],
+                          place.block, name(view.dtype), to_string(view.shape));
+    });
     if (!call.module.empty()) text += "  # " + call.module;
     text += '\n';
   }

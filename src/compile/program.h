@@ -58,9 +58,6 @@ struct Call {
   Context::Kernels ways;      ///< the thread's choice of kernels: the precision of products
 };
 
-/// Notes in blocks which of the steps use them first and last.
-void note_uses(const std::vector<Call>& steps, std::vector<Block>& blocks);
-
 struct Group;
 struct CudaText;
 

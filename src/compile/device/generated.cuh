@@ -6,7 +6,7 @@
 #include "cuda/device/vec16.cuh"
 #include "ops/kernels/functors.h"
 
-// What generated kernels call (compile/cuda_text.h): memory, and reductions of a row.
+// Functions that generated kernels call (compile/cuda_text.h): memory, and reductions of a row.
 namespace tern::gpu {
 
 /// Reads the first `valid` of `width` adjacent elements; all at once if all are valid, and 0 for the others.

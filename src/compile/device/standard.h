@@ -1,6 +1,6 @@
 #pragma once
-// What generated kernels, and the headers that they include, need of the C++ standard library and of the toolkit's headers. NVRTC gets this
-// under the names of those headers, so that a user's machine needs none of them.
+// Names of the C++ standard library and of the toolkit's headers that generated kernels, and the headers that they include, need. NVRTC
+// gets this under the names of those headers, so that a user's machine needs none of them.
 #define INFINITY __builtin_bit_cast(float, 0x7f800000u)
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
