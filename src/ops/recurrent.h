@@ -4,9 +4,9 @@
 namespace tern {
 
 /// @file
-/// Pointwise part of recurrent cells, after the matrix products. On the CPU, each is one pass each way for f32 and f64. For 16 bits, which
-/// are computed in f32, and on a GPU, it is composed of other ops. Backward computes the gates again and keeps only the operands. All throw
-/// Error that names the shapes where they do not fit.
+/// Recurrences over tokens. Of the cells, here is the pointwise part, after the matrix products. On the CPU, each is one pass each way for
+/// f32 and f64. For 16 bits, which are computed in f32, and on a GPU, it is composed of other ops. Backward computes the gates again and
+/// keeps only the operands. All throw Error that names the shapes where they do not fit.
 
 /// The state of an LSTM between two steps, (B, H) each for a cell.
 struct LSTMState {
@@ -22,5 +22,30 @@ LSTMState lstm_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& 
 /// with n = tanh(x_n + r h_n); r and z are the sigmoids of the sums. Cho et al., 2014, with the reset gate after the product, as in cuDNN
 /// and PyTorch.
 Tensor gru_cell(const Tensor& x_gates, const Tensor& h_gates, const Tensor& h);
+
+/// Options of linear_recurrence.
+struct LinearRecurrenceParams {
+  /// Logarithm of the decay, at most 0: (H), a head's constant; (B, T, H), a token's; (B, T, H, Dk), of each key channel of a token.
+  /// Undefined: no decay. -inf forgets the state: at the first token of each of several packed sequences it keeps them apart.
+  Tensor log_decay = {};
+  Tensor beta = {};           ///< (B, T, H): the delta rule with this rate, in [0, 2] if keys have length 1; undefined: v is added
+  Tensor initial_state = {};  ///< (B, H, Dk, Dv), the state before the first token; undefined: zeros
+};
+/// Result of linear_recurrence.
+struct Recurrence {
+  Tensor y;      ///< (B, T, H, Dv), of v's dtype
+  Tensor state;  ///< (B, H, Dk, Dv), after the last token, in f32 (f64 for f64 values): the initial_state of the tokens that follow
+};
+/// Linear recurrence: each head has a state S (Dk, Dv), of which token t lets a part decay, adds to it, and reads it:
+///     S' = diag(exp(log_decay_t)) S_(t-1),   S_t = S' + k_t^T u_t,   y_t = q_t S_t,   with u_t = v_t, or with a beta
+///     u_t = beta_t (v_t - k_t S'), so that S_t = (I - beta_t k_t^T k_t) S' + beta_t k_t^T v_t (the delta rule).
+/// q and k (B, T, H, Dk), v (B, T, H, Dv), any strides, floating; computed in f32, or in f64 if v is f64. Token mixers as options of it:
+/// linear attention, none (Katharopoulos et al., 2020); RetNet, a head's decay (Sun et al., 2023); Mamba-2, a token's, with k = B, q = C
+/// and v = dt x (Dao & Gu, 2024); GLA, a channel's (Yang et al., 2024); DeltaNet, beta (Yang et al., 2024); Gated DeltaNet, beta and a
+/// token's decay (Yang et al., 2025). q is not scaled. Throws Error for shapes that do not fit.
+///
+/// Memory grows with T. On the CPU one kernel goes from token to token, and backward keeps the operands alone. On a GPU, and in a
+/// PlainKernels scope, it is composed of matrix products over chunks of 64 tokens. A token's decay costs less than a channel's.
+Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const LinearRecurrenceParams& params = {});
 
 }  // namespace tern

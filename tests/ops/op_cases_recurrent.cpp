@@ -66,12 +66,118 @@ void add_gru_cell(Rows& rows, const std::vector<Shape>& states) {
   rows.push_back(row);
 }
 
+/// What a case of linear_recurrence has beside q, k and v.
+struct Recurrences {
+  std::int64_t batch, tokens, heads, width, columns;
+  int decay_dims = 0;  ///< of log_decay: none, a head's, a token's or a channel's
+  bool has_beta = false, has_initial = false;
+  double low = -2, high = 0;  ///< of log_decay
+
+  std::size_t beta_at() const { return decay_dims > 0 ? 4 : 3; }
+  std::size_t initial_at() const { return beta_at() + (has_beta ? 1 : 0); }
+  Shape state() const { return {batch, heads, width, columns}; }
+};
+
+/// The tokens one after another.
+Arrays recur(Ref in, const Recurrences& of) {
+  const bool is_f64 = in.dtype == DType::f64;
+  Array y = make({of.batch, of.tokens, of.heads, of.columns}, in.dtype, [](const Shape&) { return 0; });
+  Array s =
+      make(of.state(), is_f64 ? DType::f64 : DType::f32, [&](const Shape& at) { return of.has_initial ? in[of.initial_at()](at) : 0; });
+  const auto decay = [&](const Shape& channel) {
+    Shape at = channel;
+    while (at.size() > of.decay_dims) at.erase(at.size() - 1);
+    return of.decay_dims == 0 ? 1 : std::exp(in[3](of.decay_dims == 1 ? Shape{channel[2]} : at));
+  };
+  each({of.batch, of.tokens, of.heads, of.columns}, [&](const Shape& at) {
+    const std::int64_t b = at[0], h = at[2], j = at[3];
+    double u = in[2](at), read = 0;
+    for (std::int64_t i = 0; i < of.width; ++i) {
+      double& state = s({b, h, i, j});
+      state *= decay({b, at[1], h, i});
+      read += in[1]({b, at[1], h, i}) * state;
+    }
+    if (of.has_beta) u = in[4 - (of.decay_dims == 0)]({b, at[1], h}) * (u - read);
+    for (std::int64_t i = 0; i < of.width; ++i) {
+      double& state = s({b, h, i, j});
+      state += in[1]({b, at[1], h, i}) * u;
+      y(at) += in[0]({b, at[1], h, i}) * state;
+    }
+  });
+  return {y, s};
+}
+
+Case recurrence_case(const Recurrences& of) {
+  const Shape keys{of.batch, of.tokens, of.heads, of.width};
+  const double key = 1.5 / std::sqrt(static_cast<double>(std::max<std::int64_t>(of.width, 1)));  // keys of a length near 1
+  Case op;
+  op.inputs = {value(keys, -2 * key, 2 * key), value(keys, -key, key), value({of.batch, of.tokens, of.heads, of.columns})};
+  if (of.decay_dims == 1) op.inputs.push_back(value({of.heads}, of.low, of.high));
+  if (of.decay_dims == 3) op.inputs.push_back(value({of.batch, of.tokens, of.heads}, of.low, of.high));
+  if (of.decay_dims == 4) op.inputs.push_back(value(keys, of.low, of.high));
+  if (of.has_beta) op.inputs.push_back(value({of.batch, of.tokens, of.heads}, 0.1, 1));
+  if (of.has_initial) op.inputs.push_back(value(of.state(), -1, 1));
+  for (std::size_t i = 3; i < op.inputs.size(); ++i) op.inputs[i].optional = true;
+  op.call = [=](In in) -> Tensors {
+    const auto operand = [&](bool is_there, std::size_t at) { return is_there ? in[at] : Tensor(); };
+    const Recurrence result = linear_recurrence(in[0], in[1], in[2],
+                                                {.log_decay = operand(of.decay_dims > 0, 3),
+                                                 .beta = operand(of.has_beta, of.beta_at()),
+                                                 .initial_state = operand(of.has_initial, of.initial_at())});
+    return {result.y, result.state};
+  };
+  op.reference = [=](Ref in) { return recur(in, of); };
+  return op;
+}
+
+void add_linear_recurrence(Rows& rows) {
+  Row row{"linear_recurrence", {}};
+  row.slack = 8;
+  row.roundings = 2;
+  const auto add = [&](const Recurrences& of) { row.cases.push_back(recurrence_case(of)); };
+  // Every kind of decay and both rules, with and without a state before, in one chunk and in two.
+  for (const int decay_dims : {0, 1, 3, 4}) {
+    add({1, 2, 2, 2, 2, decay_dims, true, true});
+    add({1, 5, 1, 2, 1, decay_dims, false, decay_dims == 3});
+    add({2, 65, 1, 3, 2, decay_dims, decay_dims % 2 == 1, decay_dims % 2 == 0});
+  }
+  // Lengths round a chunk's, and none.
+  for (const std::int64_t tokens : {0, 1, 31, 33, 63, 64, 130}) add({1, tokens, 1, 4, 3, 4, true, true});
+  // Sizes of heads: one block of value channels on the CPU and several, with a remainder.
+  add({1, 65, 1, 16, 16, 4, true, true});
+  add({1, 66, 2, 64, 33, 3, true, true});
+  add({1, 5, 1, 128, 64, 4, false, true});
+  add({1, 66, 1, 256, 5, 4, true, true});
+  add({0, 3, 2, 2, 2, 3, true, true});
+  add({1, 3, 1, 2, 0, 4, true});
+  add({1, 3, 1, 0, 2, 4, true, true});
+  add({1, 2, 1, 1, 1025, 1});
+  // A channel's decay of a key of one channel.
+  add({1, 5, 1, 1, 2, 4, true});
+  // Strong decays: of the 64 of a chunk the product is below every float's range.
+  for (const int decay_dims : {3, 4}) add({1, 70, 1, 3, 2, decay_dims, decay_dims == 3, true, -50, 0});
+  row.mistakes = {
+      {[] { linear_recurrence(sample({2, 3, 4}), sample({2, 3, 4}), sample({2, 3, 4})); }, {"(2, 3, 4)"}},
+      {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 5}), sample({1, 3, 2, 4})); }, {"(1, 3, 2, 5)", "Dk"}},
+      {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 4}), sample({1, 2, 2, 4})); }, {"(1, 2, 2, 4)"}},
+      {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 4}), sample({1, 3, 2, 5}), {.log_decay = sample({1, 3, 2, 5})}); },
+       {"(2,)", "(1, 3, 2)", "(1, 3, 2, 4)", "(1, 3, 2, 5)"}},
+      {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 4}), sample({1, 3, 2, 5}), {.beta = sample({2})}); },
+       {"beta", "(1, 3, 2)", "(2,)"}},
+      {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 4}), sample({1, 3, 2, 5}), {.initial_state = sample({1, 2, 5, 4})}); },
+       {"initial_state", "(1, 2, 4, 5)", "(1, 2, 5, 4)"}},
+      {[] { linear_recurrence(sample({1, 3, 2, 4}, DType::i64), sample({1, 3, 2, 4}), sample({1, 3, 2, 5})); }, {"floating", "i64"}}};
+  rows.push_back(row);
+  rows.push_back(plain(row));
+}
+
 }  // namespace
 
 void add_recurrent(Rows& rows) {
   const std::vector<Shape> states = {{0, 3}, {2, 0}, {1, 1}, {31, 2}, {2, 33}, {1, 1025}, {3, 5}};
   add_lstm_cell(rows, states);
   add_gru_cell(rows, states);
+  add_linear_recurrence(rows);
 }
 
 }  // namespace tern::op_cases

@@ -1,0 +1,199 @@
+// Linear recurrence where the op table does not reach: gradients over several chunks, states that go on, packed sequences, keys that
+// repeat. Its rows are in op_cases_recurrent.cpp.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "autodiff/engine.h"
+#include "catch.h"
+#include "op_cases.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/pointwise.h"
+#include "ops/recurrent.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "plain.h"
+#include "threads.h"
+
+namespace tern {
+
+namespace {
+
+using op_cases::difference;
+using op_cases::make_input;
+using op_cases::tolerance;
+using op_cases::value;
+
+/// Operands of a call, all of them leaves.
+struct Operands {
+  Tensor q, k, v, log_decay, beta, initial;
+
+  Tensors all() const {
+    Tensors xs;
+    for (const Tensor* x : {&q, &k, &v, &log_decay, &beta, &initial})
+      if (x->defined()) xs.push_back(*x);
+    return xs;
+  }
+  Recurrence operator()() const { return linear_recurrence(q, k, v, {log_decay, beta, initial}); }
+};
+
+struct Sizes {
+  std::int64_t batch, tokens, heads, width, columns;
+};
+
+Operands operands(const Sizes& s, int decay_dims, bool has_beta, DType dtype, double lowest = -2) {
+  const Shape keys{s.batch, s.tokens, s.heads, s.width}, token{s.batch, s.tokens, s.heads};
+  const double key = 1.5 / std::sqrt(static_cast<double>(s.width));
+  Operands x{make_input(value(keys), dtype, 0),
+             make_input(value(keys, -key, key), dtype, 1),
+             make_input(value({s.batch, s.tokens, s.heads, s.columns}), dtype, 2),
+             {},
+             {},
+             make_input(value({s.batch, s.heads, s.width, s.columns}), dtype, 5)};
+  if (decay_dims > 0)
+    x.log_decay = make_input(value(decay_dims == 1 ? Shape{s.heads} : decay_dims == 3 ? token : keys, lowest, 0), dtype, 3);
+  if (has_beta) x.beta = make_input(value(token, 0.1, 1), dtype, 4);
+  for (Tensor x_ : x.all()) x_.set_requires_grad();
+  return x;
+}
+
+/// Gradients of all operands, with weights for both results.
+Tensors gradients(const Operands& x) {
+  const Recurrence result = x();
+  return grad({result.y, result.state}, x.all(),
+              {make_input({result.y.shape()}, result.y.dtype(), 6), make_input({result.state.shape()}, result.state.dtype(), 7)});
+}
+
+template <class F>
+void for_each_kind(F f) {
+  for (const int decay_dims : {0, 1, 3, 4})
+    for (const bool has_beta : {false, true}) {
+      INFO("decay of " << decay_dims << " dimensions, " << (has_beta ? "delta rule" : "no beta"));
+      f(decay_dims, has_beta);
+    }
+}
+
+void check_close(const Tensors& got, const Tensors& want, DType dtype, double slack) {
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    INFO("tensor " << i);
+    CHECK(difference(cast(got[i], dtype), cast(want[i], dtype), tolerance(dtype, slack, 2)) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Gradients of linear_recurrence cross the borders of chunks and of blocks of channels") {
+  for_each_kind([](int decay_dims, bool has_beta) {
+    for (const std::int64_t tokens : {1, 63, 64, 65, 130})
+      for (const auto& [width, columns] : {std::pair{16, 16}, {64, 33}, {256, 6}}) {
+        INFO(tokens << " tokens, heads of " << width << " x " << columns);
+        const Operands x = operands({1, tokens, 2, width, columns}, decay_dims, has_beta, DType::f64);
+        check_close(gradients(x), test::plain(gradients)(x), DType::f64, 100);
+      }
+  });
+}
+
+TEST_CASE("Decays below every float's range leave numbers in linear_recurrence, in both forms") {
+  for_each_kind([](int decay_dims, bool has_beta) {
+    if (decay_dims == 0) return;
+    for (const double lowest : {-50.0, -1e4, -1e30}) {
+      INFO("log_decay from " << lowest);
+      const Operands x = operands({1, 130, 1, 8, 8}, decay_dims, has_beta, DType::f32, lowest);
+      const Recurrence one = x(), other = test::plain([&] { return x(); })();
+      check_close({one.y, one.state}, {other.y, other.state}, DType::f32, 20);
+      const Tensors first = gradients(x), second = test::plain(gradients)(x);
+      for (const Tensor& d : first) CHECK(all(isfinite(d)).item<bool>());
+      check_close(first, second, DType::f32, 20);
+    }
+  });
+}
+
+TEST_CASE("linear_recurrence goes on from its state, in chunks and token by token") {
+  for_each_kind([](int decay_dims, bool has_beta) {
+    const Operands x = operands({2, 130, 2, 8, 5}, decay_dims, has_beta, DType::f32);
+    const auto part = [&](const Tensor& y, std::int64_t first, std::int64_t last) {
+      return y.defined() && y.dims() > 1 ? slice(y, 1, first, last) : y;
+    };
+    const NoGrad unrecorded;
+    const Recurrence whole = x();
+    for (const bool fused : {true, false})
+      for (const std::int64_t step : {1, 65, 100}) {
+        const FusedKernels scope(fused);
+        INFO((fused ? "kernel" : "composition") << ", " << step << " tokens at a time");
+        Tensors ys;
+        Tensor state = x.initial;
+        for (std::int64_t t = 0; t < 130; t += step) {
+          const std::int64_t last = std::min<std::int64_t>(t + step, 130);
+          const Recurrence now =
+              linear_recurrence(part(x.q, t, last), part(x.k, t, last), part(x.v, t, last),
+                                {decay_dims == 1 ? x.log_decay : part(x.log_decay, t, last), part(x.beta, t, last), state});
+          ys.push_back(now.y);
+          state = now.state;
+        }
+        check_close({cat(ys, 1), state}, {whole.y, whole.state}, DType::f32, 8);
+      }
+  });
+}
+
+TEST_CASE("A log_decay of -inf keeps packed sequences apart in linear_recurrence") {
+  for (const int decay_dims : {3, 4})
+    for (const bool has_beta : {false, true})
+      for (const bool fused : {true, false}) {
+        INFO("decay of " << decay_dims << " dimensions, beta " << has_beta << ", fused " << fused);
+        const FusedKernels scope(fused);
+        Operands x = operands({1, 100, 1, 8, 8}, decay_dims, has_beta, DType::f64);
+        const std::int64_t start = 70;
+        const Tensor positions = reshape(arange(100, DType::i64), {1, 100, 1});
+        const Tensor is_start = eq(decay_dims == 4 ? unsqueeze(positions, 3) : positions, static_cast<double>(start));
+        x.log_decay = masked_fill(x.log_decay.detach(), is_start, -std::numeric_limits<double>::infinity()).set_requires_grad();
+        const Tensor packed = x().y;
+        Operands alone = x;
+        for (Tensor Operands::* member : {&Operands::q, &Operands::k, &Operands::v, &Operands::log_decay, &Operands::beta})
+          if ((alone.*member).defined()) alone.*member = slice(x.*member, 1, start).detach();
+        alone.initial = {};
+        CHECK(difference(slice(packed, 1, start), alone().y, tolerance(DType::f64, 20, 0)) == "");
+        for (const Tensor& d : gradients(x)) CHECK(all(isfinite(d)).item<bool>());
+        // Nothing of the second sequence reaches the first, nor the state before it.
+        const Tensor y = sum(slice(packed, 1, start));
+        const Tensors of_second = grad({y}, {x.v, x.initial}, {ones_like(y)});
+        CHECK(max(abs(slice(of_second[0], 1, 0, start))).item<double>() == 0);
+        CHECK(max(abs(of_second[1])).item<double>() == 0);
+      }
+}
+
+TEST_CASE("The delta rule of linear_recurrence replaces the value of a key that repeats") {
+  // The matrix that the chunked form inverts is then all ones below its diagonal: powers of it reach 1e17.
+  const Tensor k = broadcast_to(reshape(Tensor::from({1.0, 0.0, 0.0}, {3}), {1, 1, 1, 3}), {1, 130, 1, 3});
+  const Tensor v = make_input(value({1, 130, 1, 4}), DType::f64, 2), beta = ones({1, 130, 1}, DType::f64);
+  for (const DType dtype : {DType::f64, DType::f32})
+    for (const bool fused : {true, false}) {
+      const FusedKernels scope(fused);
+      const Tensor values = cast(v, dtype), y = linear_recurrence(cast(k, dtype), cast(k, dtype), values, {.beta = cast(beta, dtype)}).y;
+      CHECK(difference(y, values, tolerance(dtype, 8, 0)) == "");
+    }
+}
+
+TEST_CASE("linear_recurrence gives the same bits with one thread and with two") {
+  const Operands x = operands({3, 130, 3, 32, 64}, 4, true, DType::f32);
+  const auto run = [&] {
+    const Recurrence result = x();
+    Tensors all = gradients(x);
+    all.insert(all.end(), {result.y, result.state});
+    return all;
+  };
+  Tensors one, two;
+  {
+    const test::Threads threads(1);
+    one = run();
+  }
+  {
+    const test::Threads threads(2);
+    two = run();
+  }
+  for (std::size_t i = 0; i < one.size(); ++i) CHECK(op_cases::storage_bytes(one[i]) == op_cases::storage_bytes(two[i]));
+}
+
+}  // namespace tern
