@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -36,6 +37,12 @@ std::error_code replace_file(const std::string& name, std::string_view content) 
   else error = std::make_error_code(std::errc::io_error);
   if (std::error_code ignored; error) std::filesystem::remove(written, ignored);
   return error;
+}
+
+std::string cache_directory() {
+  for (const auto& [variable, below] : {std::pair("XDG_CACHE_HOME", "/tern"), {"HOME", "/.cache/tern"}})
+    if (const char* const value = std::getenv(variable); value && value[0] == '/') return std::string(value) + below;
+  return {};
 }
 
 }  // namespace tern::backend

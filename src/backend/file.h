@@ -39,4 +39,7 @@ struct Pipe {
 /// a power failure (for that see io/files.h). Returns the error if it could not be written.
 std::error_code replace_file(const std::string& path, std::string_view content);
 
+/// Directory of the user's for what programs could lose: $XDG_CACHE_HOME/tern, or ~/.cache/tern. Empty if the environment names no place.
+std::string cache_directory();
+
 }  // namespace tern::backend

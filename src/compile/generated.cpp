@@ -1,10 +1,13 @@
 #include "compile/generated.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -12,6 +15,7 @@
 
 #include "backend/error.h"
 #include "backend/loaded_kernel.h"
+#include "backend/sha256.h"
 
 namespace tern::compiler {
 
@@ -20,6 +24,7 @@ namespace {
 /// Functions of NVRTC that are called here (https://docs.nvidia.com/cuda/nvrtc), without its header, which only the toolkit has.
 struct Nvrtc {
   using Program = void*;
+  int (*version)(int* major, int* minor) = nullptr;
   int (*create)(Program*, const char* text, const char* name, int headers, const char* const* texts, const char* const* names) = nullptr;
   int (*compile)(Program, int count, const char* const* options) = nullptr;
   int (*log_size)(Program, std::size_t*) = nullptr;
@@ -36,6 +41,7 @@ struct Nvrtc {
     const auto find = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
     };
+    find(version, "nvrtcVersion");
     find(create, "nvrtcCreateProgram");
     find(compile, "nvrtcCompileProgram");
     find(log_size, "nvrtcGetProgramLogSize");
@@ -44,7 +50,7 @@ struct Nvrtc {
     find(code, "nvrtcGetCUBIN");
     find(destroy, "nvrtcDestroyProgram");
   }
-  bool is_there() const { return create && compile && log_size && log && code_size && code && destroy; }
+  bool is_there() const { return version && create && compile && log_size && log && code_size && code && destroy; }
 };
 
 const Nvrtc& nvrtc() {
@@ -54,6 +60,8 @@ const Nvrtc& nvrtc() {
 
 /// Headers of the standard library and of the toolkit in whose place compile/device/standard.h stands.
 constexpr std::array standard_headers = {"bit", "cmath", "cstddef", "cstdint", "limits", "type_traits", "cuda_bf16.h", "cuda_fp16.h"};
+
+constexpr std::array options = {"-std=c++20", "--fmad=false", "--device-as-default-execution-space", "-w"};
 
 using Loaded = std::shared_ptr<const backend::LoadedKernel>;
 
@@ -89,11 +97,17 @@ class Generated final : public KernelCall {
   Loaded code_;
 };
 
-Loaded compiled(Device device, const std::string& text) {
-  return with_backend(device, [&](auto dev) -> Loaded {
-    if constexpr (requires { backend::architecture_of(dev, device); })
-      return backend::load_kernel(dev, device, compile_cuda(text, backend::architecture_of(dev, device)), CudaText::name);
-    else return nullptr;
+struct LoadedCode {
+  Loaded kernel;
+  bool was_kept = false;
+};
+
+LoadedCode compiled(Device device, const std::string& text, const KernelCache& cache) {
+  return with_backend(device, [&](auto dev) -> LoadedCode {
+    if constexpr (requires { backend::architecture_of(dev, device); }) {
+      const CudaCode found = compile_cuda(text, backend::architecture_of(dev, device), cache);
+      return {backend::load_kernel(dev, device, found.code, CudaText::name), found.was_kept};
+    } else return {};
   });
 }
 
@@ -114,8 +128,9 @@ std::string compile_cuda(const std::string& text, const std::string& architectur
   if (library.create(&program, text.c_str(), "group.cu", static_cast<int>(names.size()), texts.data(), names.data()) != 0)
     fail("compile", "expected NVRTC to take a program but it refused");
   const std::string target = "--gpu-architecture=" + architecture;
-  const std::array options = {target.c_str(), "-std=c++20", "--fmad=false", "--device-as-default-execution-space", "-w"};
-  const int result = library.compile(program, static_cast<int>(options.size()), options.data());
+  std::vector<const char*> all_options(options.begin(), options.end());
+  all_options.push_back(target.c_str());
+  const int result = library.compile(program, static_cast<int>(all_options.size()), all_options.data());
   std::string message, code;
   std::size_t size = 0;
   if (result != 0) {
@@ -133,6 +148,26 @@ std::string compile_cuda(const std::string& text, const std::string& architectur
   return code;
 }
 
+std::string key_of(const std::string& text, const std::string& architecture) {
+  static const std::string headers = [] {
+    std::string all = fmt::format("{}\n", fmt::join(standard_headers, " "));
+    for (const DeviceHeader& header : device_headers()) all += fmt::format("{} {}\n", header.name, backend::sha256(header.text));
+    return backend::sha256(all);
+  }();
+  int major = 0, minor = 0;
+  if (nvrtc().is_there()) nvrtc().version(&major, &minor);
+  return backend::sha256(
+      fmt::format("{}\n{}.{}\n{}\n{}\n{}\n{}", cache_format, major, minor, architecture, fmt::join(options, " "), headers, text));
+}
+
+CudaCode compile_cuda(const std::string& text, const std::string& architecture, const KernelCache& cache) {
+  const std::string key = key_of(text, architecture);
+  if (std::optional<std::string> code = cache.find(key)) return {std::move(*code), true};
+  CudaCode result{compile_cuda(text, architecture)};
+  cache.keep(key, result.code);
+  return result;
+}
+
 GeneratedKernels make_kernels(Device device, const std::vector<std::optional<CudaText>>& texts) {
   static std::mutex mutex;
   static auto& kept = *new std::map<std::pair<int, std::string>, Loaded>;  // never destroyed: the runtime may be gone by then
@@ -145,13 +180,18 @@ GeneratedKernels make_kernels(Device device, const std::vector<std::optional<Cud
     if (!entry->second && std::find(missing.begin(), missing.end(), &*entry) == missing.end()) missing.push_back(&*entry);
   }
   GeneratedKernels result;
+  const KernelCache cache(backend::cache_directory());
+  const auto start = std::chrono::steady_clock::now();
   std::atomic<std::size_t> next = 0;
-  std::mutex failing;
+  std::mutex counting;
   const auto work = [&] {
     for (std::size_t i = next++; i < missing.size(); i = next++) try {
-        missing[i]->second = compiled(device, missing[i]->first.second);
+        const LoadedCode found = compiled(device, missing[i]->first.second, cache);
+        missing[i]->second = found.kernel;
+        const std::lock_guard one(counting);
+        ++(found.was_kept ? result.kept : result.compiled);
       } catch (const std::exception& error) {
-        const std::lock_guard one(failing);
+        const std::lock_guard one(counting);
         if (result.failure.empty()) result.failure = error.what();
       }
   };
@@ -160,6 +200,8 @@ GeneratedKernels make_kernels(Device device, const std::vector<std::optional<Cud
   for (std::size_t i = 1; i < threads; ++i) others.emplace_back(work);
   work();
   others.clear();
+  if (result.compiled > 0) cache.trim();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const std::optional<CudaText>& text : texts) {
     const auto found = text ? kept.find({device.index, text->text}) : kept.end();
     const Loaded code = found != kept.end() ? found->second : nullptr;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/cuda_text.h"
+#include "compile/kernel_cache.h"
 
 namespace tern::compiler {
 
@@ -20,6 +21,14 @@ std::span<const DeviceHeader> device_headers();
 /// Machine code of a CUDA kernel's text for an architecture such as "sm_90a". By NVRTC, which is loaded at the first call: no program is
 /// linked with it. Throws Error with its message.
 std::string compile_cuda(const std::string& text, const std::string& architecture);
+/// The same, from the cache or for it.
+struct CudaCode {
+  std::string code;
+  bool was_kept = false;  ///< the cache had it
+};
+CudaCode compile_cuda(const std::string& text, const std::string& architecture, const KernelCache& cache);
+/// All that the code depends on, as the cache's key: the text, those of the headers, the architecture, NVRTC and its options.
+std::string key_of(const std::string& text, const std::string& architecture);
 /// True if NVRTC can be loaded.
 bool has_nvrtc();
 
@@ -27,8 +36,10 @@ bool has_nvrtc();
 struct GeneratedKernels {
   std::vector<std::unique_ptr<KernelCall>> kernels;  ///< null where there is no text, or one that could not be compiled
   std::string failure;                               ///< why the first of these could not; else empty
+  std::size_t compiled = 0, kept = 0;                ///< numbers of texts that were compiled, and whose code the cache on disk had
+  double seconds = 0;                                ///< time of both, and of loading
 };
-/// Compiles the texts side by side, each once in a process, and loads them on the device.
+/// Compiles the texts side by side, each once in a process, unless the cache on disk has their code, and loads them on the device.
 GeneratedKernels make_kernels(Device device, const std::vector<std::optional<CudaText>>& texts);
 
 }  // namespace tern::compiler

@@ -3,6 +3,9 @@
 
 #include <fcntl.h>
 
+#include <cstdlib>
+#include <optional>
+
 #include "catch.h"
 #include "files.h"
 
@@ -58,6 +61,22 @@ TEST_CASE("A file that cannot be replaced stays as it was") {
   CHECK(backend::replace_file(path, "text"));
   CHECK(std::filesystem::is_directory(path / "full"));
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
+}
+
+TEST_CASE("The directory of caches is where the environment says") {
+  const char* const names[] = {"XDG_CACHE_HOME", "HOME"};
+  std::optional<std::string> before[2];
+  for (int i = 0; i < 2; ++i)
+    if (const char* const value = std::getenv(names[i])) before[i] = value;
+  const auto directory = [&](const char* cache, const char* home) {
+    ::setenv(names[0], cache, 1), ::setenv(names[1], home, 1);
+    return backend::cache_directory();
+  };
+  CHECK(directory("/a/b", "/home/c") == "/a/b/tern");
+  CHECK(directory("a/b", "/home/c") == "/home/c/.cache/tern");
+  CHECK(directory("", "/home/c") == "/home/c/.cache/tern");
+  CHECK(directory("", "c").empty());
+  for (int i = 0; i < 2; ++i) before[i] ? ::setenv(names[i], before[i]->c_str(), 1) : ::unsetenv(names[i]);
 }
 
 }  // namespace tern

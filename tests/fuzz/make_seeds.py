@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/fuzz/corpus: small inputs from which the fuzz programs set out. Needs nothing but Python."""
+import hashlib
 import json
 import pathlib
 import struct
@@ -61,6 +62,11 @@ def main():
     write("corpus", "mark", "\ufeffa b c\na b d\n \u3000\nlast")
     write("gzip", "packed", b"\x05\xff\x0f\x00" + "Ein Hund.\nThe dog.\n".encode() * 4)
     write("gzip", "flipped", b"\x09\x0c\x00\x04" + b"a b c d\n" * 20)
+    kernel = lambda code: b"tern kernel 1\n%s\n%020d\n%s\n%s" % (b"a" * 64, len(code), hashlib.sha256(code).hexdigest().encode(), code)
+    write("kernels", "whole", b"\x01\x00\x00\x00" + bytes(range(256)))
+    write("kernels", "flipped", b"\x01\x20\x00\x01" + b"code" * 50)
+    write("kernels", "as-it-is", b"\x00\x00\x00\x00" + kernel(b"code"))
+    write("kernels", "of-nothing", b"\x00\x00\x00\x00" + kernel(b""))
     write("gzip", "raw", b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x4b\x4c\xe4\x02\x00\x07\xa1\xea\xdd\x02\x00\x00\x00")
 
 
