@@ -133,7 +133,8 @@ Tensors Programs::trace(Entry& entry, const Function& f, const Tensors& argument
     std::vector<Program*> unedited;
     for (auto& [key, other] : entries_)
       if (other.program && other.program->finds_versions()) unedited.push_back(&*other.program);
-    Trace trace(detail::copies_of(arguments), device_, options_.fuse);
+    const bool is_gpu = device_.type == DeviceType::cuda || options_.as_on_gpu;
+    Trace trace(detail::copies_of(arguments), device_, !options_.fuse ? Grouping::none : is_gpu ? Grouping::of_gpu : Grouping::of_cpu);
     Tensors results = f(trace.inputs());
     write_lazy_zeros();
     Program program = trace.finish(std::move(results));

@@ -27,6 +27,8 @@ struct CompileOptions {
   /// Runs groups of elementwise kernels as one, and on a GPU the sums and maxima of rows with them, which then add up in another order.
   /// Without it results are bitwise those of the function as written.
   bool fuse = true;
+  /// For tests: on the CPU the groups that a GPU has (compile/rewrite.h), which run kernel by kernel.
+  bool as_on_gpu = false;
   /// Results of up to so many bytes are copied for the caller; the next call overwrites a larger one.
   std::int64_t copied_bytes = std::int64_t{64} << 10;
 };

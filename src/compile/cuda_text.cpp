@@ -8,7 +8,10 @@
 #include <cstring>
 
 #include "autodiff/anomaly.h"
+#include "compile/cuda_layout.h"
 #include "ops/kernels/copy.h"
+#include "ops/kernels/index.h"
+#include "ops/kernels/matmul.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/kernels/random.h"
 #include "ops/kernels/reduce.h"
@@ -17,10 +20,7 @@ namespace tern::compiler {
 
 namespace {
 
-constexpr unsigned block_threads = 256;
-/// Elements of a row that a thread holds for each operand, where the row has enough.
-constexpr std::int64_t elements_of_row = 16;
-constexpr std::int64_t max_threads = 1024;
+constexpr std::int64_t max_parts = 512;  ///< of a sum of columns: as many blocks
 
 /// Type of a dtype's elements in the text, and the one in which they are computed.
 const char* type_of(DType dtype) {
@@ -47,12 +47,11 @@ class Printer {
       : group_(group),
         calls_(calls),
         lives_inside_(lives_inside),
-        alignment_(alignment),
         is_rows_(group.row_dims.has_value()),
-        copies_(copies) {}
+        copies_(copies),
+        layout_(group, calls, alignment) {}
 
   CudaText printed() {
-    choose_layout();
     for (const std::size_t index : group_.calls) print(calls_[index]);
     for (Value& value : values_)
       if (value.is_written && !lives_inside_(value.use.block)) store(value);
@@ -69,68 +68,13 @@ class Printer {
     std::size_t operand = ~std::size_t{0};  ///< index among the operands, if its memory is read or written
   };
 
-  // ---- Layout
+  // ---- Values
 
-  /// Dimensions that are stepped through at once by all operands, the last one first; strides of the uses beside them.
-  void choose_layout() {
-    std::size_t largest = 1;
-    for (const Use& use : group_.uses) largest = std::max(largest, size_of(use.dtype));
-    width_ = 16 / static_cast<std::int64_t>(largest);
-    if (is_rows_) {
-      sizes_ = {group_.columns()};
-      for (const Use& use : group_.uses) strides_.push_back({use.strides[1]});
-    } else {
-      strides_.resize(group_.uses.size());
-      for (int d = group_.shape.size() - 1; d >= 0; --d) {
-        const std::int64_t size = group_.shape[d];
-        if (size == 1) continue;
-        bool continues = !sizes_.empty();
-        for (std::size_t i = 0; i < group_.uses.size() && continues; ++i)
-          continues = group_.uses[i].strides[d] == strides_[i].back() * sizes_.back();
-        if (continues) {
-          sizes_.back() *= size;
-          continue;
-        }
-        sizes_.push_back(size);
-        for (std::size_t i = 0; i < group_.uses.size(); ++i) strides_[i].push_back(group_.uses[i].strides[d]);
-      }
-      if (sizes_.empty()) {
-        sizes_ = {1};
-        for (auto& strides : strides_) strides = {0};
-      }
-    }
-    for (std::size_t i = 0; i < group_.uses.size(); ++i)
-      while (width_ > 1 && !has_vectors(i)) width_ /= 2;
-    const auto is_dropout = [&](std::size_t call) { return calls_[call].kernel->as<kernels::Dropout>() != nullptr; };
-    if (width_ == 2 && std::any_of(group_.calls.begin(), group_.calls.end(), is_dropout)) width_ = 1;  // it draws for one, or for 4 or more
-    if (!is_rows_) {
-      items_ = width_ == 1 ? 4 : 1;
-      return;
-    }
-    const std::int64_t vectors = (group_.columns() + width_ - 1) / width_, of_thread = std::max<std::int64_t>(1, elements_of_row / width_);
-    threads_of_row_ = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>((vectors + of_thread - 1) / of_thread)));
-    threads_of_row_ = std::clamp<std::int64_t>(threads_of_row_, 8, max_threads);
-    items_ = (vectors + threads_of_row_ - 1) / threads_of_row_;
-    rows_of_block_ = threads_of_row_ > 32 ? 1 : 128 / threads_of_row_;
-  }
-  /// True if an operand can be read in vectors of width_.
-  bool has_vectors(std::size_t i) const {
-    const Use& use = group_.uses[i];
-    if (strides_[i][0] == 0) return true;
-    if (strides_[i][0] != 1 || alignment_({use.block, use.offset}) % (size_of(use.dtype) * static_cast<std::size_t>(width_)) != 0)
-      return false;
-    if ((is_rows_ || sizes_.size() > 1) && sizes_[0] % width_ != 0) return false;
-    if (is_rows_) return use.strides[0] % width_ == 0;
-    return std::all_of(strides_[i].begin() + 1, strides_[i].end(), [&](std::int64_t stride) { return stride % width_ == 0; });
-  }
-  std::int64_t elements() const { return items_ * width_; }
   std::size_t index_of(const Use& use) const {
     for (std::size_t i = 0; i < group_.uses.size(); ++i)
       if (group_.uses[i].is_of(use)) return i;
     fail("compile", "expected a use of the group");
   }
-
-  // ---- Values
 
   Value* known(const Use& use) {
     for (Value& value : values_)
@@ -138,7 +82,7 @@ class Printer {
     return nullptr;
   }
   std::string next_name() { return fmt::format("r{}", names_++); }
-  bool is_row(const Use& use) const { return is_rows_ && use.strides[1] == 0; }
+  bool is_row(const Use& use) const { return is_rows_ && use.strides.back() == 0; }
 
   /// Text of an element of a view, or of the number of its row: as in memory.
   std::string read(const View& view, const Call::Place& place) {
@@ -177,7 +121,7 @@ class Printer {
     if (is_row(use)) body_ += fmt::format("  const {} {} = {};\n", type_of(use.dtype), name, text);
     else
       body_ += fmt::format("  {} {}[{}];\n#pragma unroll\n  for (int k = 0; k < {}; ++k) {}[k] = {};\n", type_of(use.dtype), name,
-                           elements(), elements(), name, text);
+                           layout_.elements(), layout_.elements(), name, text);
     set(use, view, name);
   }
   void set(const Use& use, const View& view, const std::string& name) {
@@ -210,16 +154,16 @@ class Printer {
   /// Offset of the elements of item k / width among those of an operand.
   std::string offset(const Value& value) const {
     const std::size_t i = index_of(value.use);
-    if (is_rows_) return fmt::format("row * a.strides[{}]{}", value.operand, strides_[i][0] == 0 ? "" : " + column(k)");
-    std::string text;
-    for (std::size_t d = 0; d < sizes_.size(); ++d) {
-      if (strides_[i][d] == 0) continue;
-      const std::string step = d == 0 && strides_[i][d] == 1 ? "" : fmt::format(" * a.strides[{}]", value.operand * sizes_.size() + d);
-      text += fmt::format("{}std::int64_t(at.i{}){}", text.empty() ? "" : " + ", d, step);
+    std::string text = is_rows_ && layout_.strides[i][0] != 0 ? "column(k)" : "";
+    for (std::size_t d = is_rows_ ? 1 : 0; d < layout_.sizes.size(); ++d) {
+      if (layout_.strides[i][d] == 0) continue;
+      const std::string step =
+          d == 0 && layout_.strides[i][d] == 1 ? "" : fmt::format(" * a.strides[{}]", value.operand * layout_.sizes.size() + d);
+      text += fmt::format("{}std::int64_t({}i{}){}", text.empty() ? "" : " + ", is_rows_ ? "" : "at.", d, step);
     }
     return text.empty() ? "0" : text;
   }
-  bool is_one_element(const Value& value) const { return strides_[index_of(value.use)][0] == 0; }
+  bool is_one_element(const Value& value) const { return layout_.strides[index_of(value.use)][0] == 0; }
 
   void load(Value& value, const View& view) {
     operand_of(value, view, false);
@@ -229,16 +173,17 @@ class Printer {
       reads_ += fmt::format("  {0} {1} = {{}};\n  if (is_row) {1} = {2}[{3}];\n", type, value.name, from, offset(value));
       return;
     }
-    reads_ += fmt::format("  {} {}[{}] = {{}};\n#pragma unroll\n  for (int k = 0; k < {}; ++k) {{\n", type, value.name, elements(), items_);
+    reads_ += fmt::format("  {} {}[{}] = {{}};\n#pragma unroll\n  for (int k = 0; k < {}; ++k) {{\n", type, value.name, layout_.elements(),
+                          layout_.items);
     if (!is_rows_) reads_ += "    const Position at = position(k);\n";
-    if (!is_rows_ && is_one_element(value) && width_ > 1)
+    if (!is_rows_ && is_one_element(value) && layout_.width > 1)
       reads_ += fmt::format(
           "    if (at.valid > 0) {{\n      const {0} one = {1}[{2}];\n#pragma unroll\n"
           "      for (int j = 0; j < {3}; ++j) {4}[k * {3} + j] = one;\n    }}\n",
-          type, from, offset(value), width_, value.name);
+          type, from, offset(value), layout_.width, value.name);
     else
-      reads_ += fmt::format("    read_some<{0}>({1} + {2}, {3}, {4} + k * {0});\n", width_, from, offset(value),
-                            is_rows_ ? "valid(k)" : "at.valid", value.name);
+      reads_ += fmt::format("    read_some<{0}, {5}>({1} + {2}, {3}, {4} + k * {0});\n", layout_.width, from, offset(value),
+                            is_rows_ ? "valid(k)" : "at.valid", value.name, layout_.sizes.size() > 1);
     reads_ += "  }\n";
   }
   void store(Value& value) {
@@ -251,9 +196,9 @@ class Printer {
       body_ += fmt::format("  if (is_row && thread == 0) {}[{}] = {};\n", to, offset(value), value.name);
       return;
     }
-    body_ += fmt::format("#pragma unroll\n  for (int k = 0; k < {}; ++k) {{\n{}    write_some<{}>({} + {}, {}, {} + k * {});\n  }}\n",
-                         items_, is_rows_ ? "" : "    const Position at = position(k);\n", width_, to, offset(value),
-                         is_rows_ ? "valid(k)" : "at.valid", value.name, width_);
+    body_ += fmt::format("#pragma unroll\n  for (int k = 0; k < {}; ++k) {{\n{}    write_some<{}, {}>({} + {}, {}, {} + k * {});\n  }}\n",
+                         layout_.items, is_rows_ ? "" : "    const Position at = position(k);\n", layout_.width, layout_.sizes.size() > 1,
+                         to, offset(value), is_rows_ ? "valid(k)" : "at.valid", value.name, layout_.width);
   }
 
   // ---- Calls
@@ -306,8 +251,20 @@ class Printer {
       write(fill->y, at[0], rounded(fill->y.dtype, number(fill->value, fill->y.dtype)));
     } else if (const auto* dropout = call.kernel->as<kernels::Dropout>()) {
       print(*dropout, at);
+    } else if (const auto* gather = call.kernel->as<kernels::Gather>()) {
+      const std::string x = computed(gather->x, at[0]), element = fmt::format("{} ? {} : 0.f", is_column(gather->index, at[1]), x);
+      write(gather->y, at[2], rounded(gather->y.dtype, reduced("RowSum", element)));
+    } else if (const auto* scatter = call.kernel->as<kernels::ScatterAdd>()) {
+      const std::string y = read(scatter->y, at[0]), index = is_column(scatter->index, at[1]),
+                        sum = computed(scatter->y, at[0]) + " + " + computed(scatter->source, at[2]);
+      write(scatter->y, at[0], fmt::format("{} ? {} : {}", index, rounded(scatter->y.dtype, sum), y));
+    } else if (const auto* sums = call.kernel->as<kernels::ColumnSums>()) {
+      add_columns(sums->g, at[0], sums->sums, at[1], 1, sums->write == Write::accumulate);
     } else if (const auto* reduce = call.kernel->as<kernels::Reduce>()) {
-      print(*reduce, at);
+      const bool is_of_columns =
+          std::any_of(group_.uses.begin(), group_.uses.end(), [&](const Use& use) { return use.is_sum && use.block == at[1].block; });
+      if (is_of_columns) add_columns(reduce->x, at[0], reduce->y, at[1], reduce->scale, false);
+      else print(*reduce, at);
     }
   }
 
@@ -333,22 +290,54 @@ class Printer {
         "      for (int j = 0; j < {7}; ++j) {{ const int k = i * {7} + j; drawn[j] = convert<{3}>({8}); }}\n"
         "      if (dropout.drops) dropout(drawn, first_of(i), place);\n#pragma unroll\n"
         "      for (int j = 0; j < {7}; ++j) {1}[i * {7} + j] = convert<{0}>(drawn[j]);\n    }}\n  }}\n",
-        type, name, elements(), wide, push(doubles_, dropout.p), draw, items_, width_, x);
+        type, name, layout_.elements(), wide, push(doubles_, dropout.p), draw, layout_.items, layout_.width, x);
     set(*use_of(group_, dropout.y, kernels::Access::write, at[1]), dropout.y, name);
   }
 
-  void print(const kernels::Reduce& reduce, const std::vector<Call::Place>& at) {
-    using enum kernels::ReduceFunction;
-    const bool is_sum = reduce.f == sum;
-    const char* const op = is_sum ? "RowSum" : reduce.f == max ? "RowMax" : "RowMin";
-    const std::string x = computed(reduce.x, at[0]), part = next_name();
+  /// Text that is true for the element of a row whose column an index tells.
+  std::string is_column(const View& index, const Call::Place& at) {
+    return fmt::format("std::int64_t(column(k / {0}) + k % {0}) == {1}", layout_.width, read(index, at));
+  }
+  /// Text of a reduction of a row: `element` is that of an element.
+  std::string reduced(const char* op, const std::string& element) {
+    const std::string name = next_name();
+    // Elements beyond the row's end count as none; in a group without a row nobody reads the result.
     body_ += fmt::format(
         "  float {0} = {1}::identity();\n#pragma unroll\n  for (int k = 0; k < {2}; ++k)\n"
-        "    if (k % {3} < valid(k / {3})) {0} = {1}::combine({0}, {4});\n  {0} = reduce_row<{1}, {5}>({0}, shared[{6}]);\n",
-        part, op, elements(), width_, x, threads_of_row_, reductions_++);
-    write(reduce.y, at[1],
-          rounded(reduce.y.dtype,
-                  is_sum ? fmt::format("static_cast<float>(double({}) * a.doubles[{}])", part, push(doubles_, reduce.scale)) : part));
+        "    {3}{0} = {1}::combine({0}, {4});\n  {0} = reduce_row<{1}, {5}>({0}, shared[{6}]);\n",
+        name, op, layout_.elements(), layout_.fills_row() ? "" : fmt::format("if (valid(k / {})) ", layout_.width), element,
+        layout_.threads_of_row, reductions_++);
+    return name;
+  }
+  void print(const kernels::Reduce& reduce, const std::vector<Call::Place>& at) {
+    using enum kernels::ReduceFunction;
+    const std::string x = computed(reduce.x, at[0]);
+    std::string result = reduced(reduce.f == sum ? "RowSum" : reduce.f == min ? "RowMin" : "RowMax", x);
+    if (reduce.f == logsumexp) {
+      const std::string offset = next_name();
+      body_ += fmt::format("  const float {} = finite_or_zero({});\n", offset, result);
+      const std::string total = reduced("RowSum", fmt::format("functors::Exp{{}}({} - {})", x, offset));
+      result = fmt::format("functors::Log{{}}({}) + {}", total, offset);
+    } else if (reduce.f == sum) {
+      result = fmt::format("static_cast<float>(double({}) * a.doubles[{}])", result, push(doubles_, reduce.scale));
+    }
+    write(reduce.y, at[1], rounded(reduce.y.dtype, result));
+  }
+  /// Adds up the columns of x over the rows of a block of threads, whose sums become a part of the whole ones.
+  void add_columns(const View& x, const Call::Place& from, const View& to, const Call::Place& at, double scale, bool adds) {
+    const std::string element = computed(x, from), name = next_name();
+    sums_ += fmt::format("  float {}[{}] = {{}};\n", name, layout_.elements());
+    body_ += fmt::format("#pragma unroll\n  for (int k = 0; k < {}; ++k)\n    if ({}) {}[k] += {};\n", layout_.elements(),
+                         layout_.fills_row() ? "is_row" : fmt::format("valid(k / {})", layout_.width), name, element);
+    if (layout_.rows_of_block > 1) ends_ += fmt::format("  add_rows<{}>({}, summed);\n", layout_.threads_of_row, name);
+    const std::string whole =
+        scale == 1 ? name + "[k]" : fmt::format("static_cast<float>(double({}[k]) * a.doubles[{}])", name, push(doubles_, scale));
+    ends_ += fmt::format(
+        "#pragma unroll\n  for (int k = 0; k < {0}; ++k) {{\n    const unsigned at = column(k / {1}) + k % {1};\n"
+        "    if (threadIdx.x < {2} && at < a.columns) static_cast<float*>(data[parts + {3}])[std::int64_t(blockIdx.x) * a.columns + at] = "
+        "{4};\n  }}\n",
+        layout_.elements(), layout_.width, layout_.threads_of_row, result_.sums.size(), whole);
+    result_.sums.push_back({to, at, adds});
   }
 
   // ---- The whole
@@ -359,15 +348,13 @@ class Printer {
     result_.arguments.insert(result_.arguments.end(), bytes, bytes + sizeof(T));
   }
   void finish() {
-    const std::size_t operands = result_.operands.size(), dims = sizes_.size();
-    std::string fields = fmt::format("  void* data[{}][{}];\n", copies_, operands);
-    result_.arguments.resize(copies_ * operands * sizeof(void*));
-    fields += fmt::format("  std::int64_t strides[{}];\n", is_rows_ ? operands : operands * dims);
-    for (const Use& use : operand_uses_) {
-      if (is_rows_) append(use.strides[0]);
-      else
-        for (const std::int64_t stride : strides_[index_of(use)]) append(stride);
-    }
+    const std::size_t operands = result_.operands.size(), dims = layout_.sizes.size(), all = operands + result_.sums.size();
+    std::string fields = fmt::format("  void* data[{}][{}];\n", copies_, all);
+    result_.arguments.resize(copies_ * all * sizeof(void*));
+    fields += fmt::format("  std::int64_t strides[{}];\n", std::max<std::size_t>(1, operands * dims));
+    for (const Use& use : operand_uses_)
+      for (const std::int64_t stride : layout_.strides[index_of(use)]) append(stride);
+    if (operands == 0) append(std::int64_t{0});
     if (!doubles_.empty()) fields += fmt::format("  double doubles[{}];\n", doubles_.size());
     for (const double x : doubles_) append(x);
     result_.draws_at = result_.arguments.size();
@@ -375,75 +362,103 @@ class Printer {
     for (const PhiloxState& x : result_.draws) append(x);
     if (!floats_.empty()) fields += fmt::format("  float floats[{}];\n", floats_.size());
     for (const float x : floats_) append(x);
-    std::string head = "  void* const* const data = a.data[blockIdx.y];\n";
+    const std::size_t first_divider = is_rows_ ? 1 : 0;
+    if (dims > first_divider + 1) fields += fmt::format("  Divider sizes[{}];\n", dims - first_divider - 1);
+    for (std::size_t d = first_divider; d + 1 < dims; ++d) append(divider(layout_.sizes[d]));
+    std::string begin = "  void* const* const data = a.data[blockIdx.y];\n", end;
     if (is_rows_) {
       fields += "  unsigned rows, columns;\n";
       append(static_cast<std::uint32_t>(group_.rows()));
       append(static_cast<std::uint32_t>(group_.columns()));
-      result_.threads = static_cast<unsigned>(threads_of_row_ * rows_of_block_);
-      result_.blocks = static_cast<unsigned>((group_.rows() + rows_of_block_ - 1) / rows_of_block_);
-      head += fmt::format(
-          "  const unsigned thread = threadIdx.x % {0}, own = blockIdx.x * {1} + threadIdx.x / {0};\n"
-          "  const bool is_row = own < a.rows;\n  const std::int64_t row = own;\n"
-          "  const auto column = [&](int k) {{ return (k * {0} + thread) * {2}u; }};\n"
-          "  const auto valid = [&](int k) {{ return !is_row || column(k) >= a.columns ? 0u : a.columns - column(k); }};\n"
-          "  const auto first_of = [&](int k) {{ return row * a.columns + column(k); }};\n",
-          threads_of_row_, rows_of_block_, width_);
-      if (reductions_ > 0) head += fmt::format("  __shared__ float shared[{}][32];\n", reductions_);
+      result_.threads = static_cast<unsigned>(layout_.threads_of_row * layout_.rows_of_block);
+      result_.blocks = static_cast<unsigned>((group_.rows() + layout_.rows_of_block - 1) / layout_.rows_of_block);
+      begin += print_rows(operands);
+      if (!result_.sums.empty()) {
+        result_.blocks = std::min<unsigned>(result_.blocks, max_parts);
+        if (reductions_ > 0 && layout_.threads_of_row > 32) end = "  __syncthreads();\n";
+        end += "  }\n" + ends_;
+      }
     } else {
-      if (dims > 1) fields += fmt::format("  Divider sizes[{}];\n", dims - 1);
-      for (std::size_t d = 0; d + 1 < dims; ++d) append(divider(sizes_[d]));
       fields += fmt::format("  unsigned counts[{}];\n", copies_);
-      const std::int64_t count = numel(group_.shape), of_block = block_threads * elements();
+      const std::int64_t count = numel(group_.shape), of_block = Layout::block_threads * layout_.elements();
       result_.counts_at = result_.arguments.size();
       for (std::size_t i = 0; i < copies_; ++i) append(static_cast<std::uint32_t>(count));
-      result_.threads = block_threads;
+      result_.threads = Layout::block_threads;
       result_.blocks = static_cast<unsigned>((count + of_block - 1) / of_block);
-      head += "  const unsigned count = a.counts[blockIdx.y];\n" + print_position();
+      begin += "  const unsigned count = a.counts[blockIdx.y];\n" + print_position();
+    }
+    for (CudaText::ColumnSum& sum : result_.sums) {
+      const Shape parts{result_.blocks, group_.columns()};
+      sum.operand = result_.operands.size();
+      result_.operands.emplace_back(nullptr, parts, contiguous_strides(parts), DType::f32, Stream{});
+      result_.places.push_back({});
+      result_.is_written.push_back(true);
     }
     while (result_.arguments.size() % 8 != 0) result_.arguments.push_back({});
     result_.text = fmt::format(
         "#include \"compile/device/generated.cuh\"\nusing namespace tern;\nusing namespace tern::gpu;\n\n"
         "struct alignas(8) Arguments {{\n{}}};\n\nextern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ "
-        "Arguments a) {{\n{}{}{}}}\n",
-        fields, result_.threads, CudaText::name, head, reads_, body_);
+        "Arguments a) {{\n{}{}{}{}}}\n",
+        fields, result_.threads, CudaText::name, begin, reads_, body_, end);
+  }
+  /// Text for a thread's row, and the places of its k-th vector there. A block that adds up columns has several rows, one after the other.
+  std::string print_rows(std::size_t operands) const {
+    const bool adds_columns = !result_.sums.empty();
+    std::string text = fmt::format(
+        "  const unsigned thread = threadIdx.x % {0};\n  const auto column = [&](int k) {{ return (k * {0} + thread) * {1}u; }};\n",
+        layout_.threads_of_row, layout_.width);
+    if (reductions_ > 0) text += fmt::format("  __shared__ float shared[{}][32];\n", reductions_);
+    if (adds_columns) text += fmt::format("  constexpr int parts = {};\n", operands) + sums_;
+    if (adds_columns && layout_.rows_of_block > 1)
+      text += fmt::format("  __shared__ float summed[{}];\n", Layout::summing_threads / std::max<std::int64_t>(layout_.threads_of_row, 32) *
+                                                                  layout_.threads_of_row * layout_.elements());
+    if (adds_columns)
+      text +=
+          fmt::format("  for (unsigned first = blockIdx.x * {0}; first < a.rows; first += gridDim.x * {0}) {{\n", layout_.rows_of_block);
+    else text += fmt::format("  const unsigned first = blockIdx.x * {};\n", layout_.rows_of_block);
+    text += fmt::format("  const unsigned own = first + threadIdx.x / {};\n  const bool is_row = own < a.rows;\n  unsigned i1 = own;\n",
+                        layout_.threads_of_row);
+    for (std::size_t d = 1; d + 1 < layout_.sizes.size(); ++d)
+      text += fmt::format("  unsigned i{1} = a.sizes[{2}].divide(i{0});\n  i{0} -= i{1} * a.sizes[{2}].divisor;\n", d, d + 1, d - 1);
+    return text +
+           (layout_.fills_row()
+                ? fmt::format("  const auto valid = [&](int) {{ return is_row ? {}u : 0u; }};\n", layout_.width)
+                : std::string(
+                      "  const auto valid = [&](int k) { return is_row && column(k) < a.columns ? a.columns - column(k) : 0u; };\n")) +
+           "  const auto first_of = [&](int k) { return std::int64_t(own) * a.columns + column(k); };\n";
   }
   /// Text for the place of a thread's k-th vector, or element, in a pointwise kernel.
   std::string print_position() const {
     std::string text = "  struct Position {\n    unsigned valid";
-    for (std::size_t d = 0; d < sizes_.size(); ++d) text += fmt::format(", i{}", d);
+    for (std::size_t d = 0; d < layout_.sizes.size(); ++d) text += fmt::format(", i{}", d);
     text += ";\n  };\n";
     text += fmt::format(
-        "  const auto first_of = [&](int k) {{ return (std::int64_t(blockIdx.x) * {0} + k) * {1} * {2} + threadIdx.x * {2}; }};\n", items_,
-        block_threads, width_);
+        "  const auto first_of = [&](int k) {{ return (std::int64_t(blockIdx.x) * {0} + k) * {1} * {2} + threadIdx.x * {2}; }};\n",
+        layout_.items, Layout::block_threads, layout_.width);
     text +=
         "  const auto position = [&](int k) -> Position {\n    unsigned i0 = unsigned(first_of(k));\n"
         "    if (i0 >= count) return {};\n    const unsigned valid = count - i0;\n";
     std::string indices;
-    for (std::size_t d = 0; d + 1 < sizes_.size(); ++d)
+    for (std::size_t d = 0; d + 1 < layout_.sizes.size(); ++d)
       text += fmt::format("    unsigned i{1} = a.sizes[{0}].divide(i{0});\n    i{0} -= i{1} * a.sizes[{0}].divisor;\n", d, d + 1);
-    for (std::size_t d = 0; d < sizes_.size(); ++d) indices += fmt::format(", i{}", d);
+    for (std::size_t d = 0; d < layout_.sizes.size(); ++d) indices += fmt::format(", i{}", d);
     return text + "    return {valid" + indices + "};\n  };\n";
   }
 
   const Group& group_;
   const std::vector<Call>& calls_;
   const std::function<bool(std::size_t)>& lives_inside_;
-  const std::function<std::size_t(const Call::Place&)>& alignment_;
   const bool is_rows_;
   const std::size_t copies_;  ///< groups that the kernel is for
 
-  std::vector<std::int64_t> sizes_;                 ///< dimensions, the innermost first; the columns of a row
-  std::vector<std::vector<std::int64_t>> strides_;  ///< of each use, along them
-  std::int64_t width_ = 1, items_ = 1;              ///< a thread has items_ vectors of width_ elements
-  std::int64_t threads_of_row_ = 0, rows_of_block_ = 0;
+  const Layout layout_;
   std::vector<Value> values_;
   std::vector<std::pair<Use, View>> views_;
   std::vector<Use> operand_uses_;
   std::vector<double> doubles_;
   std::vector<float> floats_;
   std::size_t names_ = 0, reductions_ = 0;
-  std::string reads_, body_;
+  std::string sums_, reads_, body_, ends_;
   CudaText result_;
 };
 

@@ -16,6 +16,8 @@ namespace tern::compiler {
 //   float r2[4];
 //   for (int k = 0; k < 4; ++k) r2[k] = convert<float>(functors::Mul{}(convert<float>(r0[k]), convert<float>(r1[k])));
 //
+// Sums of columns are parts, one for each block of threads, which the program adds up later (Note [Parts of sums]).
+//
 // Every result is rounded to its dtype, and no product and sum become one operation, as in the kernels of cuda/pointwise: the bits are
 // theirs. Sizes, strides and numbers are arguments, so one text serves many shapes; a width of vectors, the threads of a row and what is
 // done are in the text.
@@ -29,9 +31,17 @@ struct CudaText {
   std::vector<bool> is_written;      ///< whether the kernel writes them
   std::vector<PhiloxState> draws;    ///< after the addresses, strides and numbers
   std::vector<std::byte> arguments;  ///< of one struct; addresses and draws are set at each launch
-  std::size_t draws_at = 0;          ///< where draws begin among them
-  std::size_t counts_at = 0;         ///< where the numbers of elements are, one for each group
-  std::size_t copies = 1;            ///< groups that it is for, one for each row of blocks
+  /// Sums of columns, whose parts (blocks, columns) an operand is.
+  struct ColumnSum {
+    View to;
+    Call::Place place;  ///< of `to`
+    bool adds = false;
+    std::size_t operand = 0;
+  };
+  std::vector<ColumnSum> sums;
+  std::size_t draws_at = 0;   ///< where draws begin among them
+  std::size_t counts_at = 0;  ///< where the numbers of elements are, one for each group
+  std::size_t copies = 1;     ///< groups that it is for, one for each row of blocks
   unsigned blocks = 0, threads = 0;
 };
 

@@ -10,8 +10,8 @@ namespace tern::compiler {
 
 // Note [Groups]
 // Calls that work element by element on one shape are a group, which runs as one: on the CPU by chunks (Note [Chunks of a group]), on a GPU
-// as a kernel of its own (compile/cuda_text.h), in which a row's sums and maxima join them. A value that only the group uses needs no
-// memory.
+// as a kernel of its own (compile/cuda_text.h), in which sums and maxima of rows join them, and sums of columns, which are ready only after
+// the group. A value that only the group uses needs no memory.
 //
 // A group has a level, which is above those of all groups that it depends on: that write what it reads or writes, or read what it writes.
 // So groups of one level do not depend on each other. A call joins those that it depends on which have the highest level, if that is its
@@ -19,14 +19,14 @@ namespace tern::compiler {
 // group writes is seen by one view of its members, so that each element depends on itself alone. Groups run in the order of their last
 // members, as far as they do not depend on each other.
 
-/// Use of a block by a member of a group. Strides are those of the group's elements: along rows and columns in a group of rows, otherwise
-/// along each dimension of its shape.
+/// Use of a block by a member of a group, with the strides of the group's extents.
 struct Use {
   std::size_t block = Call::Place::none;
   std::int64_t offset = 0;
   Strides strides;
   DType dtype = DType::f32;
   bool is_written = false;
+  bool is_sum = false;  ///< written with sums of columns
   /// The same elements, whatever is done to them.
   bool is_of(const Use& other) const {
     return block == other.block && offset == other.offset && strides == other.strides && dtype == other.dtype;
@@ -35,7 +35,7 @@ struct Use {
 
 /// Calls that run as one; a single call that cannot is alone.
 struct Group {
-  std::vector<std::size_t> calls;  ///< indices, in their order
+  std::vector<std::size_t> calls;  ///< indices, in the order in which they run
   bool is_open = false;            ///< others may join
   Shape shape;                     ///< of the elements
   std::optional<int> row_dims;     ///< of a group of rows: the first dimensions, which number the rows
@@ -43,14 +43,27 @@ struct Group {
   std::size_t level = 0;
   std::vector<Group> same;  ///< groups that do the same to other tensors, on a GPU: one kernel for all
 
-  /// All calls, those of `same` too.
+  /// All calls, those of `same` after the own ones.
   std::vector<std::size_t> all_calls() const;
   std::int64_t rows() const;
+  /// Dimensions that strides of uses have: those of the shape, or of the rows and one for the columns.
+  Shape extents() const;
   std::int64_t columns() const { return numel(shape) / std::max<std::int64_t>(rows(), 1); }
 };
 
 /// Use that a member makes of a view; nothing if its elements are not those of the group.
 std::optional<Use> use_of(const Group& group, const View& view, kernels::Access access, const Call::Place& place);
+
+/// Shape of a call's elements, of which there are none if it uses no memory.
+Shape shape_of(const Call& call);
+
+/// A group of one call, to which others can be joined if the kind of device allows it.
+Group alone(std::size_t index, const Call& call, bool is_gpu);
+/// Calls that are members as a group of these elements; nothing if they cannot be one.
+std::optional<Group> group_of(const std::vector<std::size_t>& indices, const Shape& shape, const std::optional<int>& row_dims,
+                              const std::vector<Call>& calls);
+/// Both as one group, whose level is the first one's; nothing if they cannot be one.
+std::optional<Group> merged(const Group& a, const Group& b, const std::vector<Call>& calls, const std::vector<Block>& blocks);
 
 /// The calls in groups, in the order in which they run, for the kind of device.
 std::vector<Group> find_groups(const std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu);

@@ -11,6 +11,8 @@
 #include "autodiff/anomaly.h"
 #include "backend/memory.h"
 #include "compile/generated.h"
+#include "compile/parts.h"
+#include "compile/rewrite.h"
 #include "ops/kernels/copy.h"
 #include "tensor/context.h"
 
@@ -143,10 +145,12 @@ static std::vector<std::size_t> owners_of(const std::vector<Group>& groups, cons
   return owners;
 }
 
-std::vector<std::optional<CudaText>> Program::texts_of(std::vector<Group>& groups) const {
-  const std::vector<std::size_t> owners = owners_of(groups, calls_, blocks_);
+/// The texts of groups on a GPU; groups whose same ones have another text are taken apart.
+static std::vector<std::optional<CudaText>> texts_of(std::vector<Group>& groups, const std::vector<Call>& calls,
+                                                     const std::vector<Block>& blocks) {
+  const std::vector<std::size_t> owners = owners_of(groups, calls, blocks);
   const auto alignment_of = [&](const Call::Place& place) {
-    const Block& block = blocks_[place.block];
+    const Block& block = blocks[place.block];
     const auto address =
         static_cast<std::size_t>(place.offset) + (block.memory ? reinterpret_cast<std::uintptr_t>(block.memory->data()) : 0);
     return address == 0 ? alignment : std::min(alignment, address & (~address + 1));
@@ -155,7 +159,7 @@ std::vector<std::optional<CudaText>> Program::texts_of(std::vector<Group>& group
   std::vector<Group> apart;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const bool is_group = groups[g].calls.size() + groups[g].same.size() > 1;
-    if (is_group) texts[g] = cuda_text(groups[g], calls_, [&](std::size_t block) { return owners[block] == g; }, alignment_of);
+    if (is_group) texts[g] = cuda_text(groups[g], calls, [&](std::size_t block) { return owners[block] == g; }, alignment_of);
     std::vector<Group> others;
     if (is_group && !texts[g]) std::swap(others, groups[g].same);  // of other alignments
     apart.push_back(groups[g]);
@@ -163,59 +167,100 @@ std::vector<std::optional<CudaText>> Program::texts_of(std::vector<Group>& group
   }
   if (apart.size() == groups.size()) return texts;
   groups = std::move(apart);
-  return texts_of(groups);
+  return texts_of(groups, calls, blocks);
+}
+
+/// Copies of calls, for other addresses and other views.
+static std::vector<Call> copies_of(const std::vector<Call>& calls) {
+  std::vector<Call> copies;
+  for (const Call& call : calls) copies.push_back({call.kernel->copy(), call.places, call.op, call.module, call.ways});
+  return copies;
+}
+
+/// The groups in which the calls run on a kind of device; on a GPU calls and blocks are changed to that end.
+static std::vector<Group> grouped(std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu) {
+  if (is_gpu) drop_copies(calls, blocks);
+  std::vector<Group> groups = find_groups(calls, blocks, is_gpu);
+  if (is_gpu) recompute(groups, calls, blocks);
+  return groups;
 }
 
 std::string Program::code() const {
   std::string code;
-  std::vector<Group> groups = find_groups(calls_, blocks_, true);
-  for (const std::optional<CudaText>& text : texts_of(groups))
+  std::vector<Call> calls = copies_of(calls_);
+  std::vector<Block> blocks = blocks_;
+  std::vector<Group> groups = grouped(calls, blocks, true);
+  for (const std::optional<CudaText>& text : texts_of(groups, calls, blocks))
     if (text && !text->operands.empty()) code += text->text + '\n';
   return code;
 }
 
-std::vector<std::optional<Call>> Program::joined(std::vector<Group>& groups) {
-  std::vector<std::optional<Call>> result(groups.size());
+/// A group as one call, if it can be that, and its text on a GPU.
+struct Program::Joined {
+  std::optional<Call> call;
+  std::optional<CudaText> text;
+};
+
+std::vector<Program::Joined> Program::joined(std::vector<Group>& groups, const std::vector<Call>& calls) {
+  std::vector<Joined> result(groups.size());
+  if (device_.type == DeviceType::cpu && grouping_ == Grouping::of_gpu) return result;
   if (device_.type == DeviceType::cpu) {
-    const std::vector<std::size_t> owners = owners_of(groups, calls_, blocks_);
+    const std::vector<std::size_t> owners = owners_of(groups, calls, blocks_);
     for (std::size_t g = 0; g < groups.size(); ++g)
-      if (groups[g].calls.size() > 1) result[g] = chunked(groups[g], calls_, [&](std::size_t block) { return owners[block] == g; });
+      if (groups[g].calls.size() > 1) result[g].call = chunked(groups[g], calls, [&](std::size_t block) { return owners[block] == g; });
     return result;
   }
-  const std::vector<std::optional<CudaText>> texts = texts_of(groups);
+  std::vector<std::optional<CudaText>> texts = texts_of(groups, calls, blocks_);
   GeneratedKernels made = make_kernels(device_, texts);
   result.resize(groups.size());
   failure_ = made.failure;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!texts[g]) continue;
-    const Call& first = calls_[groups[g].calls[0]];
+    const Call& first = calls[groups[g].calls[0]];
     if (texts[g]->operands.empty()) {  // nobody reads what it makes
-      result[g] = Call{};
+      result[g].call = Call{};
       continue;
     }
-    if (made.kernels[g]) result[g] = Call{std::move(made.kernels[g]), texts[g]->places, first.op, first.module, first.ways};
-    ++(result[g] ? generated_ : not_generated_);
+    if (made.kernels[g]) {
+      for (const CudaText::ColumnSum& sum : texts[g]->sums) {
+        const auto bytes = static_cast<std::size_t>(texts[g]->operands[sum.operand].numel()) * sizeof(float);
+        texts[g]->places[sum.operand] = {blocks_.size(), 0};
+        blocks_.push_back({.kind = Block::Kind::inner, .memory = nullptr, .bytes = bytes});
+      }
+      result[g] = {Call{std::move(made.kernels[g]), texts[g]->places, first.op, first.module, first.ways}, std::move(texts[g])};
+    }
+    ++(result[g].call ? generated_ : not_generated_);
   }
   return result;
 }
 
 void Program::prepare() {
+  std::vector<Call> calls = copies_of(calls_);
   std::vector<Group> groups;
-  if (fuses_) groups = find_groups(calls_, blocks_, device_.type == DeviceType::cuda);
+  if (grouping_ != Grouping::none) groups = grouped(calls, blocks_, grouping_ == Grouping::of_gpu);
   else
-    for (std::size_t i = 0; i < calls_.size(); ++i)
+    for (std::size_t i = 0; i < calls.size(); ++i)
       groups.push_back({.calls = {i}, .is_open = false, .shape = {}, .row_dims = {}, .uses = {}});
-  std::vector<std::optional<Call>> as_one = joined(groups);
+  PendingSums pending;
+  const auto add_up = [&] {
+    if (std::optional<Call> call = pending.added_up()) steps_.push_back(std::move(*call));
+  };
+  std::vector<Joined> as_one = joined(groups, calls);
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (as_one[g]) {
-      if (as_one[g]->kernel) steps_.push_back(std::move(*as_one[g]));
+    auto& [call, text] = as_one[g];
+    if (call) {
+      if (!call->kernel) continue;
+      if (pending.has(*call) || (text && pending.has(*text))) add_up();
+      steps_.push_back(std::move(*call));
+      if (text) pending.add(*text);
       continue;
     }
     for (const std::size_t i : groups[g].all_calls()) {
-      const Call& call = calls_[i];
-      steps_.push_back({call.kernel->copy(), call.places, call.op, call.module, call.ways});
+      if (pending.has(calls[i])) add_up();
+      steps_.push_back(std::move(calls[i]));
     }
   }
+  add_up();
   note_uses(steps_, blocks_);
   plan_arena();
   for (const Call& step : steps_)

@@ -61,6 +61,9 @@ struct Call {
 struct Group;
 struct CudaText;
 
+/// The groups in which a program runs its kernels: Note [Groups].
+enum class Grouping : std::uint8_t { none, of_cpu, of_gpu };
+
 /// The kernels that a function ran, for runs in memory of their own.
 class Program {
  public:
@@ -133,13 +136,13 @@ class Program {
   /// Number of the gradient, or its exact sum, that was in that memory before the function; none if there was none.
   std::size_t sum_in(const Ref<Storage>& memory) const;
   void prepare();
-  std::vector<std::optional<CudaText>> texts_of(std::vector<Group>& groups) const;
-  std::vector<std::optional<Call>> joined(std::vector<Group>& groups);
+  struct Joined;
+  std::vector<Joined> joined(std::vector<Group>& groups, const std::vector<Call>& calls);
   bool may_read_in_place(const Tensor& argument) const;
   void plan_arena();
 
   Device device_;
-  bool fuses_ = true;
+  Grouping grouping_ = Grouping::none;
   std::vector<Call> calls_;  ///< as traced, for difference()
   std::vector<Block> blocks_;
   std::vector<Call> steps_;  ///< what a run does: calls, or several as one

@@ -14,10 +14,10 @@ namespace tern::compiler {
 static constinit thread_local int active = 0;
 bool Trace::is_active() { return active > 0; }
 
-Trace::Trace(Tensors inputs, Device device, bool fuse) : seed_(context().generator.seed()) {
+Trace::Trace(Tensors inputs, Device device, Grouping grouping) : seed_(context().generator.seed()) {
   program_.begin_ = context().generator.position();
   program_.device_ = device;
-  program_.fuses_ = fuse;
+  program_.grouping_ = grouping;
   program_.inputs_ = std::move(inputs);
   for (std::size_t i = 0; i < program_.inputs_.size(); ++i)
     if (const Tensor& x = program_.inputs_[i]; x.defined()) program_.blocks_[add(x.impl().storage, Block::Kind::input)].argument = i;

@@ -11,8 +11,8 @@ namespace tern::compiler {
 /// again throws Error that names it: reading a tensor on the host, a copy between devices, a collective.
 class Trace : backend::Observer {
  public:
-  /// `inputs` are the function's arguments, on `device`; `fuse` as in CompileOptions.
-  Trace(Tensors inputs, Device device, bool fuse);
+  /// `inputs` are the function's arguments, on `device`.
+  Trace(Tensors inputs, Device device, Grouping grouping);
   ~Trace() override;
 
   /// True within a trace of this thread.

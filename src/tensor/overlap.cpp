@@ -1,7 +1,8 @@
+#include "tensor/overlap.h"
+
 #include <algorithm>
 #include <numeric>
 
-#include "tensor/tensor.h"
 #include "tensor/view.h"
 
 namespace tern {
@@ -121,20 +122,28 @@ Overlap overlap(const Tensor& x) {
 }
 
 Overlap overlap(const Tensor& a, const Tensor& b) {
-  if (!(a.impl().storage == b.impl().storage) || a.numel() == 0 || b.numel() == 0) return Overlap::none;
-  if (a.dtype() != b.dtype()) return Overlap::undecided;
-  if (a.offset() == b.offset() && a.shape() == b.shape()) {
+  if (!(a.impl().storage == b.impl().storage)) return Overlap::none;
+  return overlap(a.view(), b.view());
+}
+
+Overlap overlap(const View& a, const View& b) {
+  if (a.numel() == 0 || b.numel() == 0) return Overlap::none;
+  if (a.dtype != b.dtype) return Overlap::undecided;
+  const std::int64_t bytes = reinterpret_cast<std::intptr_t>(b.data) - reinterpret_cast<std::intptr_t>(a.data),
+                     size = static_cast<std::int64_t>(size_of(a.dtype)), apart = bytes / size;
+  if (bytes % size != 0) return Overlap::undecided;
+  if (apart == 0 && a.shape == b.shape) {
     bool is_same = true;
-    for (int d = 0; d < a.dims(); ++d) is_same = is_same && (a.shape()[d] == 1 || a.strides()[d] == b.strides()[d]);
+    for (int d = 0; d < a.dims(); ++d) is_same = is_same && (a.shape[d] == 1 || a.strides[d] == b.strides[d]);
     if (is_same) return Overlap::whole;
   }
-  const Extent in_a = *extent_of(a.shape(), a.strides()), in_b = *extent_of(b.shape(), b.strides());
-  if (a.offset() + in_a.high <= b.offset() + in_b.low || b.offset() + in_b.high <= a.offset() + in_a.low) return Overlap::none;
+  const Extent in_a = *extent_of(a.shape, a.strides), in_b = *extent_of(b.shape, b.strides);
+  if (in_a.high <= apart + in_b.low || apart + in_b.high <= in_a.low) return Overlap::none;
   if (a.is_contiguous() && b.is_contiguous()) return Overlap::partial;
   Search search;
-  for (int d = 0; d < a.dims(); ++d) search.add(a.strides()[d], a.shape()[d] - 1);
-  for (int d = 0; d < b.dims(); ++d) search.add(-b.strides()[d], b.shape()[d] - 1);
-  return search.solve(b.offset() - a.offset());
+  for (int d = 0; d < a.dims(); ++d) search.add(a.strides[d], a.shape[d] - 1);
+  for (int d = 0; d < b.dims(); ++d) search.add(-b.strides[d], b.shape[d] - 1);
+  return search.solve(apart);
 }
 
 }  // namespace tern

@@ -94,6 +94,39 @@ TEST_CASE("Norms and activations of ops are few kernels") {
   check(gelu);
 }
 
+TEST_CASE("Rows of several dimensions, sums of columns and values computed again have code") {
+  const Tensor mask = triu(full({64, 64}, -1e4), 1), gamma = rand({128}), beta = rand({128});
+  const auto attention =
+      kernels_with_gradient([&](const Tensor& a) { return matmul(softmax_of_ops(matmul(a, transpose(a, -2, -1)) * 0.1 + mask), a); },
+                            randn({4, 64, 32}), randn({4, 64, 32}));
+  REQUIRE(attention.size() == 2);  // rows whose mask has another stride along each dimension
+  check(attention);
+  const auto norm = kernels_of(
+      [&](const Tensor& a, const Tensor& g) -> Tensors {
+        Tensors leaves{a.detach(), gamma.detach(), beta.detach()};
+        for (Tensor& x : leaves) x.set_requires_grad();
+        return grad({layer_norm_of_ops(leaves[0], leaves[1], leaves[2])}, leaves, {g});
+      },
+      cast(randn({7, 9, 128}), DType::f32), randn({7, 9, 128}));
+  REQUIRE(norm.size() == 1);
+  CHECK(contains(norm[0], "data[parts + 1]"));
+  check(norm);
+  const Tensor weight = randn({128, 128});
+  const auto gelu =
+      kernels_with_gradient([&](const Tensor& a) { return matmul(tanh(matmul(gelu_of_ops(matmul(a, weight)), weight)), weight); },
+                            randn({1024, 128}), randn({1024, 128}));
+  REQUIRE(gelu.size() == 3);  // a GELU, tanh and its gradient, the GELU's gradient
+  CHECK(contains(gelu[2], "functors::gradient(functors::Tanh{}, "));
+  CHECK(contains(gelu[2], "functors::Tanh{}(convert"));  // again
+  CHECK(contains(gelu[2], "void* data[1][3]"));
+  check(gelu);
+  check(kernels_of([](const Tensor& a) { return logsumexp(a * 2.0, -1); }, randn({5, 1000})));
+  const auto after = kernels_of([](const Tensor& a) { return a * sum(a * 2.0, 0); }, randn({50, 64}));
+  REQUIRE(after.size() == 1);  // the sum is there after its kernel
+  CHECK(contains(after[0], "void* data[1][2]"));
+  check(after);
+}
+
 TEST_CASE("An optimizer of ops is one kernel for each parameter") {
   const Tensor x = randn({64, 128}), m = zeros({64, 128}), v = zeros({64, 128});
   const auto kernels = kernels_of(
@@ -106,7 +139,7 @@ TEST_CASE("An optimizer of ops is one kernel for each parameter") {
       },
       randn({64, 128}));
   REQUIRE(kernels.size() == 1);
-  CHECK(contains(kernels[0], "void* data[1][4]"));  // moments and all between them stay in registers
+  CHECK(contains(kernels[0], "void* data[1][5]"));  // moments and all between them stay in registers; the last are parts of the sum
   check(kernels);
 }
 

@@ -214,6 +214,9 @@ void check(std::uint64_t first, std::uint64_t count, const Setting& setting, std
 TEST_CASE("Random graphs with gradients and edits in place are bitwise those as written") {
   check(number_of("TERN_GRAPHS_SEED", 0), number_of("TERN_GRAPHS", 3000), {});
 }
+TEST_CASE("The groups that a GPU has, kernel by kernel, are random graphs as written") {
+  check(number_of("TERN_GRAPHS_SEED", 5000), number_of("TERN_GRAPHS", 1500), {.options = {.as_on_gpu = true}});
+}
 TEST_CASE("Random graphs on a GPU are bitwise those as written: f64 in groups, all without", "[cuda]") {
   check(number_of("TERN_GRAPHS_SEED", 0), number_of("TERN_GRAPHS", 100), {.device = cuda()}, DType::f64);
   check(number_of("TERN_GRAPHS_SEED", 1000), number_of("TERN_GRAPHS", 300), {.device = cuda(), .options = {.fuse = false}});

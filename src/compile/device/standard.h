@@ -117,28 +117,13 @@ __device__ inline double copysign(double x, double y) { return ::copysign(x, y);
 
 }  // namespace std
 
-// The conversions that cuda/device/convert.cuh takes from cuda_fp16.h and cuda_bf16.h.
+// The conversion that cuda/device/convert.cuh takes from cuda_fp16.h.
 struct HalfBits {
   unsigned short bits;
 };
-struct BfloatBits {
-  unsigned short bits;
-};
 __device__ inline HalfBits __ushort_as_half(unsigned short bits) { return {bits}; }
-__device__ inline unsigned short __half_as_ushort(HalfBits x) { return x.bits; }
-__device__ inline unsigned short __bfloat16_as_ushort(BfloatBits x) { return x.bits; }
 __device__ inline float __half2float(HalfBits x) {
   float result;
   asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x.bits));
-  return result;
-}
-__device__ inline HalfBits __float2half_rn(float x) {
-  HalfBits result;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));
-  return result;
-}
-__device__ inline BfloatBits __float2bfloat16_rn(float x) {
-  BfloatBits result;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));
   return result;
 }

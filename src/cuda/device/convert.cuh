@@ -28,6 +28,14 @@ inline constexpr bool is_float = std::is_floating_point_v<T> || is_half<T>;
 __device__ __forceinline__ float widen(f16 value) { return __half2float(__ushort_as_half(value.bits)); }
 __device__ __forceinline__ float widen(bf16 value) { return __uint_as_float(std::uint32_t(value.bits) << 16); }
 
+/// Converts two numbers to a register of two 16-bit numbers, the first in the lower half, by one instruction.
+template <class T>
+__device__ __forceinline__ unsigned pack_pair(float low, float high) {
+  unsigned result;
+  if constexpr (std::is_same_v<T, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
 /// Converts a value to To: != 0 for bool, truncated and clamped for floats to integers (NaN: 0), otherwise as C++ does.
 template <class To, class From>
 __device__ __forceinline__ To convert(From value) {
@@ -37,11 +45,12 @@ __device__ __forceinline__ To convert(From value) {
     return convert<To>(widen(value));
   } else if constexpr (std::is_same_v<To, f16>) {
     f16 result;
-    result.bits = __half_as_ushort(__float2half_rn(static_cast<float>(value)));
+    result.bits = static_cast<std::uint16_t>(pack_pair<f16>(static_cast<float>(value), 0.f));
     return result;
   } else if constexpr (std::is_same_v<To, bf16>) {
+    // As the upper half of a pair: the instruction for one has a quarter of the rate, and this one leaves the bits of a float.
     bf16 result;
-    result.bits = __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(value)));
+    result.bits = static_cast<std::uint16_t>(pack_pair<bf16>(0.f, static_cast<float>(value)) >> 16);
     return result;
   } else if constexpr (std::is_same_v<To, bool>) {
     return value != From(0);
@@ -52,14 +61,6 @@ __device__ __forceinline__ To convert(From value) {
   }
 }
 
-/// Converts two numbers to a register of two 16-bit numbers, the first in the lower half, by one instruction.
-template <class T>
-__device__ __forceinline__ unsigned pack_pair(float low, float high) {
-  unsigned result;
-  if constexpr (std::is_same_v<T, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
-}
 /// Converts such a register back to two numbers.
 template <class T>
 __device__ __forceinline__ void unpack_pair(unsigned both, float& low, float& high) {

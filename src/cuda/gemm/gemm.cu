@@ -68,6 +68,14 @@ cublasComputeType_t compute_type(DType dtype, MatmulPrecision precision) {
 
 namespace {
 
+/// Number of parts in which an algorithm of cuBLASLt adds up the depth k.
+int parts_of(const cublasLtMatmulAlgo_t& algorithm) {
+  int parts = 1;
+  std::size_t written = 0;
+  cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof(parts), &written);
+  return std::max(parts, 1);
+}
+
 /// Largest power of two, up to 16, that divides an address, as its exponent.
 int log2_alignment(const void* address) { return __builtin_ctzll(reinterpret_cast<std::uintptr_t>(address) | 16); }
 
@@ -76,7 +84,9 @@ struct Candidate {
   std::size_t workspace_bytes = 0;
 };
 
-constexpr int max_timed = 8;  ///< of cuBLASLt's candidates
+constexpr int max_timed = 8;              ///< of cuBLASLt's candidates
+constexpr std::int64_t least_depth = 64;  ///< of a part of a sum over k
+constexpr double small = 1 << 24;         ///< multiplications
 
 template <class T, cublasStatus_t (*destroy)(T)>
 struct Destroyer {
@@ -101,6 +111,8 @@ class CublasLtGemm {
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t(cuda_type(p.dtype)));
     }
     if (p.epilogue == Epilogue::bias_gelu) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ldc);
+    depth_ = p.k;
+    is_small_ = static_cast<double>(p.m) * p.n * p.k * p.batch_count < small;
     a_ = make_layout(p, p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k, p.lda, p.a_batch_stride);
     b_ = make_layout(p, p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.ldb, p.b_batch_stride);
     c_ = make_layout(p, p.m, p.n, p.ldc, p.c_batch_stride);
@@ -116,22 +128,32 @@ class CublasLtGemm {
       check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(cublas_workspace_bytes));
-    // Adds the partial sums of split-K in the compute type: in 16 bits they would lose float32's precision.
-    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     const auto bytes = [](const void* address) { return std::uint32_t(1) << log2_alignment(address); };
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, bytes(operands.a));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes(operands.b));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes(operands.c));
     // An epilogue reads the bias in vectors as wide as those in which it writes D, but no attribute gives its alignment.
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min({bytes(operands.c), bytes(operands.bias), bytes(operands.before_gelu)}));
-    cublasLtMatmulHeuristicResult_t found[max_timed];
-    int count = 0;
     std::vector<Candidate> candidates;
-    if (cublasLtMatmulAlgoGetHeuristic(handle, descriptor_.get(), a_.get(), b_.get(), c_.get(), c_.get(), preference, max_count, found,
-                                       &count) != CUBLAS_STATUS_SUCCESS)
-      return candidates;
-    for (int i = 0; i < count; ++i)
-      if (found[i].state == CUBLAS_STATUS_SUCCESS) candidates.push_back({found[i].algo, found[i].workspaceSize});
+    const auto find = [&](cublasLtReductionScheme_t scheme) {
+      prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t(scheme));
+      cublasLtMatmulHeuristicResult_t found[max_timed];
+      int count = 0;
+      if (cublasLtMatmulAlgoGetHeuristic(handle, descriptor_.get(), a_.get(), b_.get(), c_.get(), c_.get(), preference, max_timed, found,
+                                         &count) != CUBLAS_STATUS_SUCCESS)
+        return;
+      for (int i = 0; i < count; ++i)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) candidates.push_back({found[i].algo, found[i].workspaceSize});
+    };
+    // Adds the partial sums of split-K in the compute type: in 16 bits they would lose float32's precision.
+    find(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    // Of a small product the model divides the depth by the number of multiprocessors (0.05 ms for (384, 96) by (96, 16) on an H100), and
+    // names no algorithm that does not. So those are added, and one whose parts are longer goes first.
+    if (is_small_) find(CUBLASLT_REDUCTION_SCHEME_NONE);
+    std::ranges::stable_sort(candidates, {}, [&](const Candidate& candidate) {
+      return std::max<std::int64_t>(parts_of(std::get<cublasLtMatmulAlgo_t>(candidate.algorithm)), depth_ / least_depth);
+    });
+    if (static_cast<int>(candidates.size()) > max_count) candidates.resize(static_cast<std::size_t>(max_count));
     return candidates;
   }
 
@@ -179,6 +201,8 @@ class CublasLtGemm {
 
   std::unique_ptr<cublasLtMatmulDesc_t, Destroyer<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>> descriptor_;
   Layout a_, b_, c_;
+  std::int64_t depth_ = 0;
+  bool is_small_ = false;
 };
 
 /// A call of a problem, by any candidate.
@@ -499,7 +523,7 @@ bool is_recording(Stream stream) {
 }
 
 std::optional<Candidate> choose(const GemmCall& call, const ProblemKey& key) {
-  constexpr double worth_timing = 1 << 22;  // multiplications: below that a product costs little more than its launch, on any device
+  constexpr double worth_timing = 1 << 17;  // multiplications: below that a product costs little more than its launch, on any device
   const GemmProblem& p = call.problem;
   const Device device = call.stream.device;
   const bool is_tuned =

@@ -74,13 +74,13 @@ std::vector<TileConfig> tf32_configs(const GemmProblem& problem, const GemmOpera
 void tf32_gemm(const GemmProblem& problem, const GemmOperands& operands, void* out, double alpha, const TileConfig& config, Stream stream);
 
 /// Note [Choice of algorithms]
-/// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth, so the first eight are timed once for each new kind
-/// of problem, in a graph, where they take as long as in a step's; for 3xTF32 the first four of tf32_configs. The winner determines how
-/// sums are split, and so the last bits. To give the same bits in every later run on a machine, the choice is kept in a file, and a choice
-/// other than the first is taken only if it is faster by more than the noise; among equals, one whose result is the first's bit for bit.
-/// Nothing is timed during graph capture, nor for problems that take no time: those get the first candidate. Within NoAutotune, which
-/// decoding uses, all do; and with TERN_TUNE=0 in the environment all do everywhere, and the file is neither read nor written: the same
-/// bits on every machine of a kind.
+/// cuBLASLt ranks its algorithms by a model of the device that is off by up to a fifth, for small products by much more, so the first eight
+/// are timed once for each new kind of problem, in a graph, where they take as long as in a step's; for 3xTF32 the first four of
+/// tf32_configs. The winner determines how sums are split, and so the last bits. To give the same bits in every later run on a machine, the
+/// choice is kept in a file, and a choice other than the first is taken only if it is faster by more than the noise; among equals, one
+/// whose result is the first's bit for bit. Nothing is timed during graph capture, nor for problems that take no time: those get the first
+/// candidate. Within NoAutotune, which decoding uses, all do; and with TERN_TUNE=0 in the environment all do everywhere, and the file is
+/// neither read nor written: the same bits on every machine of a kind.
 
 /// Algorithm of a GEMM: one of cuBLASLt's, or a configuration of tf32_gemm.
 using GemmAlgorithm = std::variant<cublasLtMatmulAlgo_t, TileConfig>;

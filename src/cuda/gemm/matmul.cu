@@ -259,11 +259,11 @@ __device__ __forceinline__ C gelu_derivative(C x) {
   else return functors::GeluTanh{}.grad(x, C(0));
 }
 
-/// Column sums of g, or of g gelu'(x), which is written to dx. parts (gridDim.y, N): of rows_per_block rows each; null if the sums are not
-/// needed.
+/// Column sums of g, or of g gelu'(x), which is written to dx: of rows_per_block rows each as parts (gridDim.y, N) of `sums`, or of all
+/// rows in the sums' place if those have no parts; if both are null they are not needed.
 template <class T, int width, bool has_gelu>
 __global__ void __launch_bounds__(block_size)
-    sum_columns(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t columns, std::int64_t rows_per_block, computed_t<T>* parts) {
+    sum_columns(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t columns, std::int64_t rows_per_block, PartialSum sum) {
   using C = computed_t<T>;
   __shared__ C shared[warps][lanes * width];
   const std::int64_t first = std::int64_t(blockIdx.x) * lanes * width, column = first + threadIdx.x % lanes * width;
@@ -289,12 +289,16 @@ __global__ void __launch_bounds__(block_size)
       }
     }
   }
-  if (!parts) return;
+  if (!sum.to) return;
 #pragma unroll
   for (int k = 0; k < width; ++k) shared[threadIdx.x / lanes][threadIdx.x % lanes * width + k] = sums[k];
   __syncthreads();
-  for (int i = threadIdx.x; i < lanes * width && first + i < columns; i += block_size)
-    parts[blockIdx.y * columns + first + i] = sum_column(shared, i);
+  for (int i = threadIdx.x; i < lanes * width && first + i < columns; i += block_size) {
+    const C total = sum_column(shared, i);
+    const std::int64_t at = (first + i) * sum.stride;
+    if (sum.parts) static_cast<C*>(const_cast<void*>(sum.parts))[blockIdx.y * columns + first + i] = total;
+    else write<AnyFloat>(sum.to, sum.dtype, at, sum.adds ? read<AnyFloat>(sum.to, sum.dtype, at) + double(total) : double(total));
+  }
 }
 
 template <class T, bool has_gelu>
@@ -311,11 +315,15 @@ void sum(const View& g, const View& x, const View& dx, const View& sums, Write w
   const std::int64_t rows_per_block = std::max<std::int64_t>(ceil_div(rows, wanted), 2 * warps);
   const auto count = static_cast<unsigned>(ceil_div(rows, rows_per_block));
   DeferredSums own(g.stream), &parts = own.or_given(deferred);
-  C* const memory = sums.data ? static_cast<C*>(parts.memory(count * static_cast<std::size_t>(columns) * sizeof(C))) : nullptr;
+  PartialSum result{nullptr,    sums.data,
+                    columns,    sums.data ? sums.strides[0] : 0,
+                    count,      static_cast<unsigned>(columns),
+                    sums.dtype, write == Write::accumulate};
+  const bool has_parts = sums.data && (count > 1 || &parts != &own);  // a sum that is deferred may go where others do
+  if (has_parts) result.parts = parts.memory(count * static_cast<std::size_t>(columns) * sizeof(C));
   launch(is_vector ? sum_columns<T, widest, has_gelu> : sum_columns<T, 1, has_gelu>, dim3(across, count), block_size, 0, g.stream,
-         g.as<const T>(), x.as<const T>(), dx.as<T>(), rows, columns, rows_per_block, memory);
-  if (sums.data)
-    parts.add({memory, sums.data, columns, sums.strides[0], count, static_cast<unsigned>(columns), sums.dtype, write == Write::accumulate});
+         g.as<const T>(), x.as<const T>(), dx.as<T>(), rows, columns, rows_per_block, result);
+  if (has_parts) parts.add(result);
   own.finish();
 }
 

@@ -1,0 +1,20 @@
+#pragma once
+#include <vector>
+
+#include "compile/groups.h"
+
+// Changes of a program for a GPU: the same values by fewer bytes.
+namespace tern::compiler {
+
+/// Drops copies of what only they read: the kernels that wrote the original write into the copy. So parts of a concatenation, and products
+/// whose heads are put beside each other, are computed in their place.
+void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks);
+
+/// Note [Recomputation]
+/// A backward group reads what a forward group left for it. Where it moves fewer bytes to read what those values are computed from, the
+/// group gets copies of their calls, and the values need no memory any more: of a GELU of ops its input is kept, and not the eight values
+/// between. Which values of the forward group are read, and which computed again, is a minimum cut of the graph of its calls, with bytes
+/// as capacities, between its operands and the values that are read. The order of groups stays; new calls and blocks come last.
+void recompute(std::vector<Group>& groups, std::vector<Call>& calls, std::vector<Block>& blocks);
+
+}  // namespace tern::compiler
