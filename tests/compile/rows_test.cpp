@@ -135,13 +135,27 @@ void columns() {
   }
 }
 
+/// A result and a copy of it that has other strides.
+void copied() {
+  const NoGrad unrecorded;
+  const auto f = [](const Tensors& in) -> Tensors {
+    const Tensor y = matmul(in[0], in[1]);
+    return {y, contiguous(transpose(y, 0, 1))};
+  };
+  auto compiled = tern::compile(f, default_device(), {.as_on_gpu = true});
+  for (int call = 0; call < 5; ++call) {
+    const Tensors in{randn({200, 30}), randn({30, 100})}, want = f(in), got = compiled(in);
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(norm(want[i] - got[i]).item<float>() <= 1e-5f * norm(want[i]).item<float>());
+  }
+}
+
 /// What values are computed from is edited before they are read again.
 void edited() {
   const Tensor w = randn({320, 320});
   const auto f = [&](const Tensor& a) {
     const NoGrad unrecorded;
     const Tensor x = a * 0.5, first = exp(x), second = sin(x), product = matmul(first + second, w);
-    copy_(x, product);
+    copy_(x, transpose(product, 0, 1));  // a kernel of its own
     return first * product + second * x;
   };
   auto compiled = tern::compile(f, default_device(), {.as_on_gpu = true});
@@ -158,6 +172,7 @@ TEST_CASE("Groups of rows, kernel by kernel, give the results and gradients as w
   softmaxes();
   heads();
   columns();
+  copied();
   edited();
 }
 TEST_CASE("Norms of ops with their gradients, sums of columns among them, on a GPU", "[cuda]") {
@@ -175,5 +190,6 @@ TEST_CASE("Heads that are put beside each other, and chains between products, on
 TEST_CASE("Sums of columns go to the gradients that the leaves have, on a GPU", "[cuda]") {
   const DeviceScope here(cuda());
   columns();
+  copied();
   edited();
 }
