@@ -1,10 +1,39 @@
 #include "recall/options.h"
 
+#include <algorithm>
+#include <sstream>
+
 namespace tern::recall {
 
 using apps::Check, apps::one_of, apps::real_number, apps::truth_value, apps::whole_number;
 
 namespace {
+
+std::vector<std::string> names_in(const std::string& list) {
+  std::vector<std::string> names;
+  std::istringstream text(list + ",");
+  for (std::string name; std::getline(text, name, ',');) names.push_back(name);
+  return names;
+}
+
+Check list_of_mixers() {
+  return [one = one_of({"attention", "window", "conv", "linear", "retnet", "gla", "mamba2", "deltanet", "gated-deltanet"})](
+             const std::string& list) {
+    for (const std::string& name : names_in(list))
+      if (std::string wrong = one(name); !wrong.empty()) return wrong;
+    return std::string();
+  };
+}
+
+/// The layers' mixers; none if all are attention.
+std::vector<nn::MixerOptions> mixers(const Options& options) {
+  std::vector<nn::MixerOptions> result;
+  for (const std::string& name : names_in(options.mixer))
+    result.push_back({.kind = nn::mixer_kind_of(name).value(), .window = options.window});
+  const bool has_others =
+      std::any_of(result.begin(), result.end(), [](const auto& mixer) { return mixer.kind != nn::MixerKind::attention; });
+  return has_others ? result : std::vector<nn::MixerOptions>();
+}
 
 Check one_of_presets() { return one_of({"quick", "classic", "mqar"}); }
 
@@ -91,6 +120,9 @@ const std::vector<Entry>& entries() {
       {"width", &Options::width, whole_number(1, 65536), "of the residual stream"},
       {"heads", &Options::heads, whole_number(1, 4096), "attention heads, a divisor of the width"},
       {"mlp", &Options::mlp, whole_number(0, 64), "the MLP's hidden units for each unit of width, 0 for no MLP"},
+      {"mixer", &Options::mixer, list_of_mixers(),
+       "of the tokens: attention, window, conv, linear, retnet, gla, mamba2, deltanet, gated-deltanet, or several for the layers in turn"},
+      {"window", &Options::window, whole_number(1, 100'000), "tokens that one sees by the mixer window"},
       {"norm", &Options::norm, one_of({"layer", "rms", "none"}), "layer, rms or none"},
       {"positions", &Options::positions, one_of({"learned", "rotary", "none"}), "learned, rotary or none"},
       {"dropout", &Options::dropout, real_number(0, 0.99), "probability, for embeddings and attention"},
@@ -125,6 +157,7 @@ static std::string conflict(const Options& options) {
     return fmt::format("heads: expected a divisor of the width {} but got {}", options.width, options.heads);
   if (options.positions == "rotary" && options.width / options.heads % 2 != 0)
     return fmt::format("positions: rotary ones turn pairs, expected heads of an even size but got {}", options.width / options.heads);
+  if (!options.causal && !mixers(options).empty()) return "mixer: expected attention with causal False but got " + options.mixer;
   if (is_mqar && 4 * options.pairs > options.length)
     return fmt::format("pairs: expected at most a quarter of the length {} but got {}", options.length, options.pairs);
   if (is_mqar && options.pairs > options.vocab / 2 - 1)
@@ -156,6 +189,7 @@ nn::DecoderLMOptions model_options(const Options& options, Device device) {
   model.norm = options.norm == "layer" ? nn::NormKind::layer : options.norm == "rms" ? nn::NormKind::rms : nn::NormKind::none;
   model.positions = apps::positions_of(options.positions);
   model.tied_head = options.tied_head;
+  model.mixers = mixers(options);
   model.head_bias = false;
   model.initialization = apps::initialization_of(options.init);
   model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();

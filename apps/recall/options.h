@@ -32,7 +32,9 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
 
   // Model
   std::int64_t layers = 2, width = 64, heads = 4;
-  std::int64_t mlp = 4;  ///< hidden units for each unit of width; 0: no MLP
+  std::int64_t mlp = 4;             ///< hidden units for each unit of width; 0: no MLP
+  std::string mixer = "attention";  ///< names of nn::MixerKind, with commas between: layer i has that of i mod their number
+  std::int64_t window = 32;         ///< of the mixer `window`
   std::string norm = "layer";
   std::string positions = "learned";
   double dropout = 0;         ///< dropout of embeddings and attention probabilities

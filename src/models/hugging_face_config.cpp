@@ -278,6 +278,7 @@ HuggingFaceConfig config_of(const nn::DecoderLMOptions& o) {
   require(!o.scales_embeddings, "scales_embeddings = false");
   require(o.final_norm, "final_norm = true");
   require(o.ff > 0, "ff > 0");
+  require(o.mixers.empty(), "a model without mixers");
   if (is_gpt2) {
     require(o.bias, "bias = true in a model of GPT-2's shape");
     require(is_plain, "a model of GPT-2's shape without kv_heads and head_dim of its own");

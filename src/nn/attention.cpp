@@ -36,6 +36,8 @@ MultiHeadAttention::MultiHeadAttention(std::int64_t width, const AttentionOption
   const std::int64_t query_width = checked_mul(where, options.heads, options.head_dim);
   const std::int64_t kv_widths = checked_mul(where, 2, checked_mul(where, options.kv_heads, options.head_dim));
   [[maybe_unused]] const Dropout valid(options.dropout);
+  if (options.window < 0 || (options.window > 0 && options.cross))
+    fail("MultiHeadAttention", fmt::format("expected a window >= 0, of self attention alone, but got {}", options.window));
   if (options.rope.defined() && options.cross)
     fail("MultiHeadAttention", "expected no rope in cross attention, whose two sides have positions of their own");
   if (options.cross) {
@@ -86,7 +88,9 @@ Tensor MultiHeadAttention::heads_joined(const Tensor& x, const Tensor& memory, c
     parts = split(cache ? cache->memory(keys_values) : keys_values(), kv_heads, 2);
     parts.insert(parts.begin(), in_heads(query->forward(x), heads));
   }
-  const AttentionMask seen = cache && qkv ? cache->mask(mask) : mask;
+  AttentionMask given = mask;
+  if (options.window > 0) given.window = options.window;
+  const AttentionMask seen = cache && qkv ? cache->mask(given) : given;
   const AttentionParams params{.mask = seen, .dropout = options.dropout, .training = training};
   const Tensor y = scaled_dot_product_attention(parts[0], parts[1], parts[2], params);
   return reshape(y, {y.size(0), y.size(1), y.size(2) * y.size(3)});
@@ -166,7 +170,9 @@ void KvCache::begin(const Tensor& ids) {
 }
 
 std::int64_t KvCache::slots() const {
-  return layers_.empty() || !layers_[0].keys_values.defined() ? capacity_ : layers_[0].keys_values.size(1);
+  for (const Layer& layer : layers_)
+    if (layer.keys_values.defined()) return layer.keys_values.size(1);
+  return capacity_;
 }
 
 void KvCache::grow(std::int64_t tokens) {
@@ -220,6 +226,7 @@ void KvCache::select(const Tensor& rows, bool keeps_memory, std::int64_t used) {
   for (Layer& layer : layers_) {
     select_of(layer.keys_values, used);
     if (!keeps_memory) select_of(layer.memory, memory_used_);
+    for (Tensor& state : layer.state) select_of(state);
   }
   if (keeps_memory) return;
   for (Tensor* x : {&memory_mask_.padding, &memory_mask_.prefix, &memory_mask_.key_lengths}) select_of(*x);
@@ -259,9 +266,28 @@ Tensor LayerCache::append(const Tensor& keys_values) const {
 
 AttentionMask LayerCache::mask(const AttentionMask& given) const {
   if (cache_->empty()) return given;
-  if (given.window > 0 || given.padding.defined() || given.key_lengths.defined())
-    fail("KvCache", "expected no window, padding or key_lengths: a token that joins others in a cache sees all of its row");
-  return {.key_lengths = cache_->seen_};
+  if (given.padding.defined() || given.key_lengths.defined())
+    fail("KvCache", "expected no padding or key_lengths: a token that joins others in a cache sees all of its row");
+  AttentionMask result{.key_lengths = cache_->seen_};
+  if (given.window > 0) {
+    const Tensor first = unsqueeze(cache_->seen_, 1) - static_cast<double>(given.window);
+    result.padding = lt(arange(cache_->slots(), DType::i64, first.device()), first);
+  }
+  return result;
+}
+
+Tensors LayerCache::mixer_state() const {
+  Tensors result;
+  if (cache_->empty()) return result;
+  for (const Tensor& state : cache_->layers_[layer_].state) result.push_back(cache_->in_use(state));
+  return result;
+}
+
+void LayerCache::keep(const Tensors& mixer_state) const {
+  Tensors& kept = cache_->layers_[layer_].state;
+  kept.resize(mixer_state.size());
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    cache_->keep(kept[i], mixer_state[i], mixer_state[i].dims() > 1 ? mixer_state[i].size(1) : 0);
 }
 
 Tensor LayerCache::rotated(const Tensor& x, const Tensor& table, std::int64_t heads, RopePairs pairs) const {

@@ -2,8 +2,7 @@
 #include <functional>
 #include <vector>
 
-#include "nn/layers.h"
-#include "ops/attention.h"
+#include "nn/mixer.h"
 
 namespace tern::nn {
 
@@ -16,12 +15,16 @@ class LayerCache {
   /// own, later all that the cache has slots for, (B, S, 2 Hkv, D).
   Tensor append(const Tensor& keys_values) const;
   /// Mask over the keys that `append` returned for the current tokens: `given` for the first tokens; a later token sees all tokens of its
-  /// row. Throws Error if `given` then has a window, padding or key_lengths.
+  /// row, or those in the window. Throws Error if `given` then has padding or key_lengths.
   AttentionMask mask(const AttentionMask& given) const;
   /// rope(x, table, heads, pairs) for x (B, heads, T, D), at the positions of the current tokens.
   Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads, RopePairs pairs = RopePairs::adjacent) const;
   /// Keys and values (B, S, 2 Hkv, D) of a memory, for cross attention: computed once.
   Tensor memory(const std::function<Tensor()>& keys_values) const;
+  /// What a mixer in attention's place kept of the tokens so far; nothing before the first ones.
+  Tensors mixer_state() const;
+  /// Keeps it, in the memory that it had before.
+  void keep(const Tensors& mixer_state) const;
 
  private:
   friend class KvCache;
@@ -30,12 +33,12 @@ class LayerCache {
   std::size_t layer_;
 };
 
-/// KV cache: keys and values of the tokens that a model has read, for all of its layers, so that it can read one more token without reading
-/// the earlier ones again. A model's first call with a cache reads any number of tokens, each later call one token per row. If rows were
-/// padded to one length, copy_ their actual lengths into `lengths` after the first call: later tokens then overwrite the padding. Copies of
-/// a cache share its memory.
-/// On a GPU the memory does not move as long as the number of rows does not grow, so that a captured step (CapturedStep) stays valid, also
-/// from text to text with `restart`. On the CPU it grows with the longest row.
+/// KV cache: keys and values of the tokens that a model has read, or the states of its mixers, for all of its layers, so that it can read
+/// one more token without reading the earlier ones again. A model's first call with a cache reads any number of tokens, each later call one
+/// token per row. If rows were padded to one length, copy_ their actual lengths into `lengths` after the first call: later tokens then
+/// overwrite the padding; mixers need them as the mask's key_lengths in that call. Copies of a cache share its memory. On a GPU the memory
+/// does not move as long as the number of rows does not grow, so that a captured step (CapturedStep) stays valid, also from text to text
+/// with `restart`. On the CPU it grows with the longest row.
 class KvCache {
  public:
   KvCache() = default;
@@ -83,6 +86,7 @@ class KvCache {
   struct Layer {
     Tensor keys_values;  ///< (R, slots, 2 Hkv, D)
     Tensor memory;       ///< (R, S, 2 Hkv, D), or with as many rows as are in use, if memories have no capacity
+    Tensors state;       ///< (R, ...), a mixer's
   };
   /// Number of tokens of a row that memory is allocated for; grow() allocates for at least `tokens`: Note [Cache slots].
   std::int64_t slots() const;
@@ -113,6 +117,7 @@ struct AttentionOptions {
   double dropout = 0;         ///< dropout of the probabilities
   bool bias = true;           ///< biases of the projections
   bool cross = false;         ///< cross attention: queries from x, keys and values from a memory
+  std::int64_t window = 0;    ///< self attention: AttentionMask::window of every call; 0: that of the call's mask
   Tensor rope = {};           ///< table of rope_table, which rotates queries and keys; self attention only
   RopePairs rope_pairs = RopePairs::adjacent;  ///< see RopePairs
   Device device = default_device();            ///< device of the parameters

@@ -143,7 +143,9 @@ class PromptReader final : public DecodingGraphs::Reader {
       position_ids = reset_position_ids(lengths, width, options_.reset_position, last_position);
       fill_(position_, static_cast<double>(options_.reset_position));
     }
-    const AttentionMask mask{.causal = true, .prefix = options_.is_prefix_visible ? lengths : Tensor()};
+    const AttentionMask mask{.causal = true,
+                             .prefix = options_.is_prefix_visible ? lengths : Tensor(),
+                             .key_lengths = model_.options.mixers.empty() ? Tensor() : lengths};
     const Tensor states = model_.hidden(ids, mask, position_ids, &cache_);
     copy_(cache_.lengths, lengths);
     // The head only reads the last position of each row.

@@ -76,20 +76,38 @@ static NormOptions norm_options(const TransformerOptions& o) { return {.eps = o.
 /// Replaces -1 by the layer's dropout.
 static double dropout_of(double own, double of_layer) { return own == -1 ? of_layer : own; }
 
-static AttentionOptions attention_options(const TransformerOptions& o, bool cross, const Tensor& rope) {
+static AttentionOptions attention_options(const TransformerOptions& o, bool cross, const Tensor& rope, std::int64_t window = 0) {
   return {.heads = o.heads,
           .kv_heads = cross ? 0 : o.kv_heads,
           .head_dim = o.head_dim,
           .dropout = dropout_of(o.attention_dropout, o.dropout),
           .bias = o.bias,
           .cross = cross,
+          .window = window,
           .rope = rope,
           .rope_pairs = o.rope_pairs,
           .device = o.device};
 }
 
-TransformerLayer::TransformerLayer(const TransformerOptions& o, bool cross, const Tensor& rope)
-    : norm1(o.norm, o.width, norm_options(o)), attn(o.width, attention_options(o, false, rope)), drop(o.dropout) {
+static AnyMixer make_mixer(const MixerOptions& mixer, const TransformerOptions& o, const Tensor& rope) {
+  if (mixer.kind == MixerKind::conv) return ConvMixer(o.width, o.device);
+  if (mixer.kind != MixerKind::own) {
+    const RecurrentMixerOptions options{
+        .heads = o.heads, .head_dim = o.head_dim, .rope = rope, .rope_pairs = o.rope_pairs, .device = o.device};
+    return RecurrentMixer(mixer.kind, o.width, options);
+  }
+  if (!mixer.own) fail("TransformerLayer", "expected a function that makes a mixer of MixerKind::own but got none");
+  return mixer.own(o.width);
+}
+
+TransformerLayer::TransformerLayer(const TransformerOptions& o, bool cross, const Tensor& rope, std::int64_t number)
+    : norm1(o.norm, o.width, norm_options(o)), drop(o.dropout) {
+  const MixerOptions own = o.mixers.empty() ? MixerOptions() : o.mixers[static_cast<std::size_t>(number) % o.mixers.size()];
+  const bool is_window = own.kind == MixerKind::window;
+  if (is_window && own.window < 1) fail("TransformerLayer", fmt::format("expected a window >= 1 but got {}", own.window));
+  if (own.kind == MixerKind::attention || is_window)
+    attn = MultiHeadAttention(o.width, attention_options(o, false, rope, is_window ? own.window : 0));
+  else mixer = make_mixer(own, o, rope);
   if (o.ff > 0) {
     norm2 = Norm(o.norm, o.width, norm_options(o));
     ff = FeedForward(o.width, o.ff,
@@ -106,7 +124,8 @@ TransformerLayer::TransformerLayer(const TransformerOptions& o, bool cross, cons
 
 void TransformerLayer::visit(Visitor& v) {
   v("norm1", norm1);
-  v("attn", attn);
+  if (mixer) v("mixer", **mixer);
+  else v("attn", attn);
   v("norm_cross", norm_cross);
   v("cross_attn", cross_attn);
   v("norm2", norm2);
@@ -130,7 +149,15 @@ void TransformerLayer::forward(ResidualStream& stream, const AttentionMask& mask
     const Tensor heads = attention.heads_joined(stream.normalized(norm), keys, seen, cache);
     stream.add(attention.proj.forward(heads, {}), attention.proj.bias, drop);
   };
-  attend(attn, norm1, {}, mask);
+  if (mixer) {
+    if (!mask.causal || mask.window > 0 || mask.padding.defined() || mask.prefix.defined())
+      fail("TransformerLayer", "expected a causal mask without window, padding and prefix: the layer's mixer reads all earlier tokens");
+    MixerState state{cache ? cache->mixer_state() : Tensors(), cache ? mask.key_lengths : Tensor()};
+    stream.add((*mixer)->forward(stream.normalized(norm1), cache ? &state : nullptr), {}, drop);
+    if (cache) cache->keep(state.kept);
+  } else {
+    attend(attn, norm1, {}, mask);
+  }
   if (cross_attn) attend(*cross_attn, *norm_cross, memory, memory_mask);
   if (ff.fc.defined()) stream.add(ff.forward(stream.normalized(norm2), false), ff.proj.bias, drop);
 }
@@ -206,7 +233,7 @@ TransformerModel::TransformerModel(const TransformerOptions& options_, const cha
   }
   drop = Dropout(options.dropout);
   // Created one by one: copies of one layer would share its parameters.
-  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options, cross, rope);
+  for (std::int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options, cross, rope, i);
   if (options.final_norm && options.norm != NormKind::none) norm.emplace(options.norm, options.width, norm_options(options));
 }
 
@@ -290,7 +317,9 @@ Tensor TransformerModel::hidden(const Tensor& ids_, const AttentionMask& visible
   const bool has_table = positions || sinusoids.defined();
   if (position_ids.defined() && !has_table) fail(model_, "expected no position_ids: the model has no table of positions");
   const bool is_continued = cache && !cache->empty();
-  const AttentionMask mask = is_continued ? visible : mask_of_layers(visible, length, dtype());
+  const bool has_mixers = std::any_of(blocks.begin(), blocks.end(), [](const TransformerLayer& block) { return block.mixer.has_value(); });
+  // Mixers read key_lengths as they are.
+  const AttentionMask mask = is_continued || has_mixers ? visible : mask_of_layers(visible, length, dtype());
   AttentionMask memory_mask;
   if (cache) cache->begin(ids);
   if (memory.states.defined()) {
@@ -348,6 +377,7 @@ Tensor DecoderLM::loss(const Tensor& ids, const Tensor& labels, const CrossEntro
 }
 
 EncoderDecoder::EncoderDecoder(const EncoderDecoderOptions& options_) : options(options_) {
+  if (!options.mixers.empty()) fail("EncoderDecoder", "expected no mixers: an encoder's tokens see all others");
   if (options.encoder_layers < 0) fail("EncoderDecoder", fmt::format("expected encoder_layers >= 0 but got {}", options.encoder_layers));
   if (options.encoder_layers == 0) options.encoder_layers = options.layers;
   TransformerOptions below = options;

@@ -65,14 +65,17 @@ enum class Positions : std::uint8_t {
 
 /// Sizes, dropout, norms and positions of a transformer model and its layers, which take what is theirs.
 struct TransformerOptions {
-  std::int64_t vocab = 10000;                  ///< size of the vocabulary
-  std::int64_t length = 40;                    ///< number of positions, which is the longest input
-  std::int64_t width = 256;                    ///< size of a token's vector
-  std::int64_t layers = 4;                     ///< number of layers; in an encoder-decoder, of the decoder
-  std::int64_t heads = 8;                      ///< attention heads
-  std::int64_t ff = 256;                       ///< hidden units of the feed-forward blocks; 0: layers with only attention
-  std::int64_t kv_heads = 0;                   ///< key and value heads, each shared by a group of query heads; 0: as many as heads
-  std::int64_t head_dim = 0;                   ///< elements of a head; 0: width / heads
+  std::int64_t vocab = 10000;  ///< size of the vocabulary
+  std::int64_t length = 40;    ///< number of positions, which is the longest input
+  std::int64_t width = 256;    ///< size of a token's vector
+  std::int64_t layers = 4;     ///< number of layers; in an encoder-decoder, of the decoder
+  std::int64_t heads = 8;      ///< attention heads
+  std::int64_t ff = 256;       ///< hidden units of the feed-forward blocks; 0: layers with only attention
+  std::int64_t kv_heads = 0;   ///< key and value heads, each shared by a group of query heads; 0: as many as heads
+  std::int64_t head_dim = 0;   ///< elements of a head; 0: width / heads
+  /// Token mixers of the layers: layer i has mixers[i mod their number]; attention if there are none. Mixers other than attention need a
+  /// causal mask without prefix and padding.
+  std::vector<MixerOptions> mixers = {};
   double dropout = 0.1;                        ///< dropout of the embeddings and residual branches
   double attention_dropout = -1;               ///< dropout of attention probabilities; -1: as `dropout`
   double activation_dropout = 0;               ///< dropout of the feed-forward blocks' hidden units; -1: as `dropout`
@@ -95,12 +98,14 @@ struct TransformerOptions {
   Device device = default_device();  ///< device of the parameters
 };
 
-/// Pre-LN transformer layer, as in GPT-2: x + attn(norm1(x)), with `cross` x + cross_attn(norm_cross(x), memory), x + ff(norm2(x)).
+/// Pre-LN transformer layer, as in GPT-2: x + attn(norm1(x)), with `cross` x + cross_attn(norm_cross(x), memory), x + ff(norm2(x)). Another
+/// mixer may take the place of attn.
 struct TransformerLayer final : Callable<TransformerLayer> {
   TransformerLayer() = default;
   /// `cross` adds cross attention to a memory between self attention and feed-forward block; `rope` is a table of rope_table, which rotates
-  /// queries and keys of self attention. Throws Error as MultiHeadAttention and FeedForward do.
-  explicit TransformerLayer(const TransformerOptions& options, bool cross = false, const Tensor& rope = {});
+  /// queries and keys of self attention; `number` is the layer's, by which it takes its mixer. Throws Error as MultiHeadAttention,
+  /// FeedForward and the mixers do.
+  explicit TransformerLayer(const TransformerOptions& options, bool cross = false, const Tensor& rope = {}, std::int64_t number = 0);
   void visit(Visitor& v) override;
   /// x (B, T, width) -> (B, T, width); with a memory (B, S, width), which a layer with cross attention needs, and no other takes.
   Tensor forward(const Tensor& x, const AttentionMask& mask = {}, const Tensor& memory = {}, const AttentionMask& memory_mask = {}) const;
@@ -110,7 +115,8 @@ struct TransformerLayer final : Callable<TransformerLayer> {
 
   Norm norm1;                                    ///< before attention
   Norm norm2;                                    ///< before the feed-forward block
-  MultiHeadAttention attn;                       ///< self attention
+  MultiHeadAttention attn;                       ///< self attention; has no parameters if there is a mixer
+  std::optional<AnyMixer> mixer;                 ///< in its place, if any
   std::optional<Norm> norm_cross;                ///< before cross attention, if any
   std::optional<MultiHeadAttention> cross_attn;  ///< cross attention to the memory, if any
   FeedForward ff;                                ///< has no parameters if ff is 0

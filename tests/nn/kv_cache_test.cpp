@@ -154,10 +154,9 @@ TEST_CASE("A cache refuses what it has no place for") {
   read(2, 2);
   CHECK_THROWS_WITH(read(2, 2),
                     "[KvCache] expected ids of one token a row, as the cache has tokens already, but got (2, 2), in module DecoderLM");
-  CHECK_THROWS_WITH(
-      read(2, 1, {.causal = true, .window = 2}),
-      "[KvCache] expected no window, padding or key_lengths: a token that joins others in a cache sees all of its row, in module "
-      "blocks.0.attn (MultiHeadAttention)");
+  CHECK_THROWS_WITH(read(2, 1, {.causal = true, .key_lengths = Tensor::from(std::vector<std::int64_t>{1, 1}, {2})}),
+                    "[KvCache] expected no padding or key_lengths: a token that joins others in a cache sees all of its row, in module "
+                    "blocks.0.attn (MultiHeadAttention)");
   read(2, 1);
   CHECK_THROWS_WITH(read(2, 1),
                     "[KvCache] expected rows of fewer tokens than the cache's capacity, 3, but one is full, in module DecoderLM");

@@ -194,6 +194,16 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--heads 4", model([](auto& m) { m.heads = 4; })},
           {"--mlp 3", model([](auto& m) { m.ff = 48; })},
           {"--mlp 0", model([](auto& m) { m.ff = 0; })},
+          {"--mixer conv", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::conv}}; })},
+          {"--mixer linear", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::linear}}; })},
+          {"--mixer retnet", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::retnet}}; })},
+          {"--mixer gla", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::gla}}; })},
+          {"--mixer mamba2", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::mamba2}}; })},
+          {"--mixer deltanet", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::deltanet}}; })},
+          {"--mixer gated-deltanet", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::gated_deltanet}}; })},
+          {"--mixer conv,attention --layers 3", model([](auto& m) { m.layers = 3, m.mixers = {{.kind = nn::MixerKind::conv}, {}}; })},
+          {"--mixer attention,window --layers 2 --window 3",
+           model([](auto& m) { m.layers = 2, m.mixers = {{}, {.kind = nn::MixerKind::window, .window = 3}}; })},
           {"--norm rms", model([](auto& m) { m.norm = nn::NormKind::rms; })},
           {"--norm none", model([](auto& m) { m.norm = nn::NormKind::none; })},
           {"--positions learned", model([](auto& m) { m.positions = nn::Positions::learned; })},
@@ -237,6 +247,12 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--heads 3", "--heads: expected a divisor of the width 16 but got 3"},
           {"--width 17 --heads 17", "--positions: rotary ones turn pairs"},
           {"--mlp -1", "--mlp: "},
+          {"--mixer perceiver",
+           "--mixer: expected attention, window, conv, linear, retnet, gla, mamba2, deltanet, gated-deltanet but got "
+           "perceiver"},
+          {"--mixer gla,", "--mixer: expected attention, window"},
+          {"--mixer gla --causal False", "--mixer: expected attention with causal False but got gla"},
+          {"--window 0", "--window: expected a whole number from 1 to 100000 but got 0"},
           {"--norm batch", "--norm: expected layer, rms, none but got batch"},
           {"--positions sine", "--positions: expected learned, rotary, none but got sine"},
           {"--causal perhaps", "--causal: expected True or False but got perhaps"},
@@ -348,7 +364,8 @@ const Command sweeping{program, sweep_of_mqar.words + "--keys 6 --values 7"};
 
 TEST_CASE(
     "tern-recall sweep --task --preset --use-fused-kernel --precision --pairs --keys --values --vocab --train-examples --valid-examples "
-    "--test-examples --heads --mlp --norm --positions --dropout --branch-dropout --tied-head --causal --init --loss --epochs --batch-size "
+    "--test-examples --heads --mlp --mixer --window --norm --positions --dropout --branch-dropout --tied-head --causal --init --loss "
+    "--epochs --batch-size "
     "--lr --beta2 --weight-decay --schedule --warmup --clip --target (each run is train's with the same options)") {
   const std::string lists = "--layers 1 --seeds 2 --widths 16 ";
   std::map<std::string, std::string> plain;
@@ -362,6 +379,8 @@ TEST_CASE(
                                    "--test-examples 41",
                                    "--heads 4",
                                    "--mlp 3",
+                                   "--mixer gla",
+                                   "--mixer window --window 2",
                                    "--norm rms",
                                    "--positions learned",
                                    "--dropout 0.4",
