@@ -230,7 +230,8 @@ std::string Programs::report() const {
                         entry.program->steps(), static_cast<double>(entry.program->arena_bytes()) / (1 << 20),
                         static_cast<double>(entry.program->inner_bytes()) / (1 << 20), entry.calls,
                         entry.graph ? fmt::format(", a graph of {} nodes", entry.graph->nodes()) : "");
-    if (entry.program->generated() > 0) text += fmt::format("  {} kernels generated\n", entry.program->generated());
+    if (entry.program->generated() > 0)
+      text += fmt::format("  {} kernels generated: {}\n", entry.program->generated(), entry.program->compiling());
     if (entry.program->not_generated() > 0)
       text += fmt::format("  {} groups run op by op: {}\n", entry.program->not_generated(), entry.program->failure());
   }

@@ -11,10 +11,16 @@
 #include <functional>
 #include <thread>
 
+#include "backend/loaded_kernel.h"
 #include "bytes.h"
 #include "catch.h"
+#include "compile/compile.h"
 #include "compile/generated.h"
 #include "files.h"
+#include "message.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
 #include "skip.h"
 
 using namespace tern;
@@ -283,4 +289,33 @@ TEST_CASE("A kernel is compiled once, and anew where its file is damaged") {
   CHECK(is_kept("sm_90a"));
   CHECK_THROWS_AS(compiler::compile_cuda("no text", "sm_90a", cache), Error);
   CHECK(contents(directory.files).size() == 2);
+}
+
+TEST_CASE("A compiled function says which kernels the cache had", "[cuda]") {
+  if (!compiler::has_nvrtc()) return test::skip("no NVRTC");
+  const char* const value = std::getenv("XDG_CACHE_HOME");
+  const std::optional<std::string> before = value ? std::optional<std::string>(value) : std::nullopt;
+  const Directory directory;
+  ::setenv("XDG_CACHE_HOME", (directory / "home").c_str(), 1);
+  // Formulas of this test alone: no kernel of this process has their texts.
+  const auto first = [](const Tensor& a) { return exp(sin(a) * a) - 0.375 * tanh(sin(sin(a))); };
+  const auto second = [](const Tensor& a) { return cos(sin(a) * a) - 0.375 * tanh(cos(cos(a))); };
+  const auto run = [](const auto& f, Device device) {
+    const DeviceScope here(device);
+    auto compiled = tern::compile(f, device);
+    const Tensor x = ones({64, 64});
+    for (int i = 0; i < 4; ++i) compiled(x);
+    return std::pair(compiled.report(), compiled.show(Stage::code));
+  };
+  CHECK(contains(run(first, cuda()).first, "1 kernels generated: 1 compiled and 0 from the cache"));
+  CHECK(contents(directory.files).size() == 1);
+  // A kernel that another process compiled: its text is that of the function on the CPU.
+  std::string text = run(second, cpu).second;
+  text.pop_back();
+  with_backend(cuda(), [&](auto device) {
+    if constexpr (requires { backend::architecture_of(device, cuda()); })
+      compiler::compile_cuda(text, backend::architecture_of(device, cuda()), KernelCache(directory.cache));
+  });
+  CHECK(contains(run(second, cuda()).first, "1 kernels generated: 0 compiled and 1 from the cache"));
+  before ? ::setenv("XDG_CACHE_HOME", before->c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
 }

@@ -401,17 +401,6 @@ void write(const std::filesystem::path& path, const Choices& choices) {
   backend::replace_file(path, text.str());
 }
 
-/// Returns an empty path if the environment gives no place.
-std::filesystem::path cache_directory() {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::filesystem::path(value ? value : "");
-  };
-  if (const auto cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "tern";
-  if (const auto home = variable("HOME"); home.is_absolute()) return home / ".cache" / "tern";
-  return {};
-}
-
 /// The device's name, as part of a file name.
 std::string kind_of(Device device) {
   cudaDeviceProp properties{};
@@ -423,7 +412,7 @@ std::string kind_of(Device device) {
 }
 
 std::filesystem::path path_for(const std::string& kind) {
-  const std::filesystem::path directory = cache_directory();
+  const std::filesystem::path directory = backend::cache_directory();
   return directory.empty() ? directory : directory / ("products-" + kind + "-cublas-" + std::to_string(cublasLtGetVersion()) + ".txt");
 }
 
