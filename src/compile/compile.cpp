@@ -94,7 +94,11 @@ Tensors Programs::call(const Function& f, const Tensors& arguments) {
 Tensors Programs::run(const Function& f, const Tensors& arguments) {
   if (!has_run_) {  // libraries load their kernels, optimizers create their moments
     has_run_ = true;
-    return f(detail::copies_of(arguments));
+    Tensors results = f(detail::copies_of(arguments));
+    // Nodes that live on with a caller's result would have others run in another order in the next call.
+    for (Tensor& x : results)
+      if (x.defined()) x = x.detach();
+    return results;
   }
   Entry& entry = entry_for(key_of(arguments));
   ++entry.calls;

@@ -88,7 +88,7 @@ class Compiled {
   explicit Compiled(F f, Device device = default_device(), CompileOptions options = {}) : f_(std::move(f)), programs_(device, options) {}
 
   /// Calls the function, as written or by its program. A result keeps its elements until the next call, and for good if it has at most 64
-  /// KiB; from the second call on it has no history. Throws Error where the function does what a program cannot do again, or did not do the
+  /// KiB; it has no history. Throws Error where the function does what a program cannot do again, or did not do the
   /// same twice.
   template <std::same_as<Tensor>... X>
   auto operator()(const X&... arguments) {
