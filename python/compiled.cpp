@@ -45,8 +45,11 @@ class Programs {
   std::int64_t runs() const { return programs_.runs(); }
   std::string report() const { return programs_.report(); }
   std::string text(const std::string& stage) const {
-    if (stage != "kernels" && stage != "code") fail("compile", "expected a stage, kernels or code, but got " + stage);
-    return programs_.text(stage == "code" ? Stage::code : Stage::kernels);
+    if (stage == "kernels") return programs_.text(Stage::kernels);
+    if (stage == "groups") return programs_.text(Stage::groups);
+    if (stage == "memory") return programs_.text(Stage::memory);
+    if (stage == "code") return programs_.text(Stage::code);
+    fail("compile", "expected a stage, kernels, groups, memory or code, but got " + stage);
   }
 
  private:

@@ -6,6 +6,9 @@ namespace tern::bench {
 
 /// `tern-bench step`: the time of a training step of a named model.
 void add_step(CLI::App& app);
+/// `tern-bench compile`: the time of functions written in plain ops, as written, captured and compiled, and their programs as text and
+/// pictures.
+void add_compile(CLI::App& app);
 /// `tern-bench memory`: the memory of a forward pass and of a training step by category, as pictures, snapshots and a report.
 void add_memory(CLI::App& app);
 /// `tern-bench ops`: the time of single operators, plain and fused, beside that of a copy of as many bytes.

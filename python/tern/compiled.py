@@ -35,7 +35,8 @@ class Compiled:
         return self._programs.report()
 
     def show(self, stage: str = "kernels") -> str:
-        """The program that ran last: the kernels that the function ran, a line each, or their "code" on a GPU."""
+        """The program that ran last: the kernels that the function ran, a line each; the "groups" that run as one; where their "memory" is; or
+        their "code" on a GPU."""
         return self._programs.text(stage)
 
 

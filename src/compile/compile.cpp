@@ -242,12 +242,28 @@ std::string Programs::report() const {
   return text;
 }
 
-std::string Programs::text(Stage stage) const {
+const Program* Programs::latest() const {
   const Entry* latest = nullptr;
   for (const auto& [key, entry] : entries_)
     if (entry.program && (!latest || entry.last_use > latest->last_use)) latest = &entry;
-  if (!latest) return "";
-  return stage == Stage::kernels ? latest->program->text() : latest->program->code();
+  return latest ? &*latest->program : nullptr;
+}
+
+std::string Programs::text(Stage stage) const {
+  const Program* const program = latest();
+  if (!program) return "";
+  switch (stage) {
+    case Stage::kernels: return program->text();
+    case Stage::groups: return program->overview().groups_text();
+    case Stage::memory: return program->overview().memory_text();
+    case Stage::code: return program->code();
+  }
+  return "";
+}
+
+ProgramOverview Programs::overview() const {
+  const Program* const program = latest();
+  return program ? program->overview() : ProgramOverview{};
 }
 
 }  // namespace tern::compiler

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/stream.h"
+#include "compile/overview.h"
 #include "ops/captured_step.h"
 #include "tensor/tensor.h"
 
@@ -19,6 +20,8 @@ namespace tern {
 /// Part of a program that Compiled::show shows.
 enum class Stage : std::uint8_t {
   kernels,  ///< the kernels that the function ran, a line each
+  groups,   ///< what a run calls: groups of kernels that run as one, a line each, with what they read and write
+  memory,   ///< where temporary tensors are in the memory that they share, and from which group to which
   code,     ///< the CUDA text of the kernels that groups of them are on a GPU; also of a program on the CPU
 };
 
@@ -55,7 +58,11 @@ class Programs {
   std::size_t size() const;                    ///< number of programs
   std::int64_t runs() const { return runs_; }  ///< number of calls that ran a program
   std::string report() const;                  ///< a line for each program
-  std::string text(Stage stage) const;         ///< of the program that ran last
+  /// @{
+  /// Of the program that ran last.
+  std::string text(Stage stage) const;
+  ProgramOverview overview() const;
+  /// @}
 
  private:
   struct Entry;
@@ -63,6 +70,7 @@ class Programs {
 
   Tensors run(const Function& f, const Tensors& arguments);
   Entry& entry_for(Key key);
+  const Program* latest() const;
   Tensors trace(Entry& entry, const Function& f, const Tensors& arguments);
   void replay(Entry& entry, const Tensors& arguments);
   void record(Entry& entry);
@@ -129,6 +137,8 @@ class Compiled {
   std::string report() const { return programs_.report(); }
   /// The program that ran last as text.
   std::string show(Stage stage = Stage::kernels) const { return programs_.text(stage); }
+  /// The same as data.
+  ProgramOverview overview() const { return programs_.overview(); }
 
  private:
   template <class Step>

@@ -235,6 +235,13 @@ std::vector<Program::Joined> Program::joined(std::vector<Group>& groups, const s
   return result;
 }
 
+/// The ops of calls, or the kernels' own names.
+static std::vector<std::string> names_of(const std::vector<std::size_t>& indices, const std::vector<Call>& calls) {
+  std::vector<std::string> names;
+  for (const std::size_t i : indices) names.push_back(calls[i].op.empty() ? detail::short_name(calls[i].kernel->type()) : calls[i].op);
+  return names;
+}
+
 void Program::prepare() {
   std::vector<Call> calls = copies_of(calls_);
   std::vector<Group> groups;
@@ -243,8 +250,12 @@ void Program::prepare() {
     for (std::size_t i = 0; i < calls.size(); ++i)
       groups.push_back({.calls = {i}, .is_open = false, .shape = {}, .row_dims = {}, .uses = {}});
   PendingSums pending;
+  const auto add = [&](Call&& call, std::vector<std::string> names) {
+    steps_.push_back(std::move(call));
+    names_.push_back(std::move(names));
+  };
   const auto add_up = [&] {
-    if (std::optional<Call> call = pending.added_up()) steps_.push_back(std::move(*call));
+    if (std::optional<Call> call = pending.added_up()) add(std::move(*call), {"sum of columns"});
   };
   std::vector<Joined> as_one = joined(groups, calls);
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -252,13 +263,13 @@ void Program::prepare() {
     if (call) {
       if (!call->kernel) continue;
       if (pending.has(*call) || (text && pending.has(*text))) add_up();
-      steps_.push_back(std::move(*call));
+      add(std::move(*call), names_of(groups[g].all_calls(), calls));
       if (text) pending.add(*text);
       continue;
     }
     for (const std::size_t i : groups[g].all_calls()) {
       if (pending.has(calls[i])) add_up();
-      steps_.push_back(std::move(calls[i]));
+      add(std::move(calls[i]), names_of({i}, calls));
     }
   }
   add_up();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "autodiff/autograd_state.h"
+#include "compile/overview.h"
 #include "tensor/context.h"
 #include "tensor/kernel.h"
 #include "tensor/tensor.h"
@@ -101,6 +102,8 @@ class Program {
   std::string text() const;
   /// The text of the kernels that its groups are on a GPU (compile/cuda_text.h), whatever the device.
   std::string code() const;
+  /// What a run does, as data.
+  ProgramOverview overview() const;
 
   std::size_t size() const { return calls_.size(); }            ///< number of kernels that were traced
   std::size_t steps() const { return steps_.size(); }           ///< number of kernels and chains that a run calls
@@ -146,7 +149,8 @@ class Program {
   Grouping grouping_ = Grouping::none;
   std::vector<Call> calls_;  ///< as traced, for difference()
   std::vector<Block> blocks_;
-  std::vector<Call> steps_;  ///< what a run does: calls, or several as one
+  std::vector<Call> steps_;                      ///< what a run does: calls, or several as one
+  std::vector<std::vector<std::string>> names_;  ///< of each step, what it runs
   std::vector<Draw> draws_;
   std::vector<InputView> input_views_;
   std::vector<Sink> sinks_;

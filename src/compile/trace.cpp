@@ -14,7 +14,9 @@ namespace tern::compiler {
 static constinit thread_local int active = 0;
 bool Trace::is_active() { return active > 0; }
 
-Trace::Trace(Tensors inputs, Device device, Grouping grouping) : seed_(context().generator.seed()) {
+Trace::Trace(Tensors inputs, Device device, Grouping grouping)
+    : seed_(context().generator.seed()),
+      names_(context().diagnosis.names, context().diagnosis.names ? context().diagnosis.names : &unnamed_) {
   program_.begin_ = context().generator.position();
   program_.device_ = device;
   program_.grouping_ = grouping;
@@ -142,6 +144,7 @@ void Trace::run_kernel(const KernelCall& kernel) {
     }
   } visitor(*this, call);
   call.kernel->visit(visitor);
+  if (call.module.empty()) call.module = modules_.empty() ? latest_ : modules_.back();
   if (const char* const op = std::exchange(in_place_, nullptr)) call.op = op;
   program_.calls_.push_back(std::move(call));
 }
@@ -150,6 +153,13 @@ void Trace::name_pending(const char* op) {
   for (; named_ < program_.calls_.size(); ++named_)
     if (std::string& name = program_.calls_[named_].op; name.empty()) name = op;
 }
+void Trace::begin_backward(const Node& node) { modules_.push_back(node.module); }
+void Trace::end_backward(double) {
+  latest_ = std::move(modules_.back());
+  modules_.pop_back();
+}
+void Trace::begin_pass(const char*) { latest_.clear(); }
+void Trace::end_pass() { latest_.clear(); }
 void Trace::end_op(const OpCall& call) { name_pending(call.op.name); }
 void Trace::begin_in_place(const char* op) { in_place_ = op; }
 void Trace::end_kernel(const char* op) {

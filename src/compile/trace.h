@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "autodiff/anomaly.h"
 #include "compile/program.h"
 
 namespace tern::compiler {
@@ -27,6 +28,10 @@ class Trace : backend::Observer {
   void end_op(const OpCall& call) override;
   void begin_in_place(const char* op) override;
   void end_kernel(const char* op) override;
+  void begin_backward(const Node& node) override;
+  void end_backward(double bytes) override;
+  void begin_pass(const char* name) override;
+  void end_pass() override;
   void on_sink(GradientSink& sink, GradientUse use) override;
   void begin_allocation() override;
   void end_allocation(const Ref<Storage>& memory) override;
@@ -50,6 +55,10 @@ class Trace : backend::Observer {
   std::unordered_set<const GradientSink*> sinks_;          ///< those of the program
   std::size_t named_ = 0;                                  ///< kernels before this one have their op
   const char* in_place_ = nullptr;                         ///< in-place op whose kernel is next, or null
+  std::vector<std::string> modules_;                       ///< whose forward recorded the nodes of backward functions that run
+  std::string latest_;                                     ///< the one before, to which sums of its gradients belong
+  ModuleNames unnamed_;
+  ScopedValue<const ModuleNames*> names_;  ///< with which nodes note their modules
 };
 
 }  // namespace tern::compiler

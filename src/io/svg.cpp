@@ -7,33 +7,31 @@
 #include <limits>
 #include <set>
 
+#include "io/svg_parts.h"
 #include "tensor/sizes.h"
 #include "text/unicode.h"
 
 namespace tern::io::svg {
 
-namespace {
+const char* colour(std::size_t number) {
+  constexpr const char* colours[] = {"#3b82f6", "#ea7317", "#22a352", "#b45bd6", "#d64561", "#12a5b0", "#a5841c", "#6366d8", "#c46aa0"};
+  return colours[number % std::size(colours)];
+}
 
-// Middle tones, which stand out from white and from black alike.
-constexpr const char* grey = "#7d8590";
-constexpr const char* colours[] = {"#3b82f6", "#ea7317", "#22a352", "#b45bd6", "#d64561", "#12a5b0", "#a5841c", "#6366d8", "#c46aa0"};
-
-const char* colour(std::size_t number) { return colours[number % std::size(colours)]; }
-
-/// `anchor`: start, middle or end. `more`: further attributes, with a space before.
-std::string text_at(double x, double y, const std::string& words, const char* anchor = "middle", const std::string& more = "") {
+std::string text_at(double x, double y, const std::string& words, const char* anchor, const std::string& more) {
   return fmt::format("<text x=\"{:g}\" y=\"{:g}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, escape(words));
 }
 
-std::string rotated(int degrees, double x, double y) { return fmt::format(" transform=\"rotate({} {:g} {:g})\"", degrees, x, y); }
-
-/// A whole file of `body`.
 std::string document(double width, double height, const std::string& title, const std::string& body) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:g} {1:g}\" width=\"{0:g}\" height=\"{1:g}\" role=\"img\" "
       "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"{2}\">\n<title>{3}</title>\n{4}</svg>\n",
       width, height, grey, escape(title), body);
 }
+
+namespace {
+
+std::string rotated(int degrees, double x, double y) { return fmt::format(" transform=\"rotate({} {:g} {:g})\"", degrees, x, y); }
 
 /// The text of a tick: "0.25", "12.5k", "40%".
 std::string tick_text(double value, bool is_percent = false) {
@@ -83,6 +81,8 @@ Scale y_scale(const Chart& chart, bool is_right) {
       if (i == sums.size()) sums.push_back(0);
       sums[i] += series.points[i].y;
     }
+  if (!is_right)
+    for (const Chart::Box& box : chart.boxes) range.add(box.low), range.add(box.high);
   if (chart.is_log && !is_right) return log_scale(range);
   if (chart.is_stacked) {
     range.add(0);
@@ -172,11 +172,12 @@ class Page {
       x += room;
     }
     top_ = y + 24;
-    bottom_ = top_ + 258;
+    bottom_ = top_ + chart.height;
     std::set<double> values;
     for (const Series& series : chart.series)
       for (const Point& point : series.points)
         if (is_shown(chart, point)) values.insert(point.x);
+    for (const Chart::Box& box : chart.boxes) values.insert(box.from), values.insert(box.to);
     xs_.assign(values.begin(), values.end());
     x_scale_ = x_scale(chart, xs_);
     y_scales_[0] = y_scale(chart, false);
@@ -199,6 +200,11 @@ class Page {
       if (!legend_[i].note.empty()) body += legend_entry(i);
       body += chart_.is_stacked ? area(i) : line(i);
     }
+    for (const Chart::Box& box : chart_.boxes)
+      body += fmt::format(
+          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\" fill-opacity=\"0.6\" "
+          "stroke=\"{}\" stroke-width=\"0.5\"><title>{}</title></rect>\n",
+          x(box.from), y(box.high), x(box.to) - x(box.from), y(box.low) - y(box.high), colour(box.colour), grey, escape(box.note));
     for (const Chart::Span& span : chart_.spans) {
       const double from = x(span.from), width = x(span.to) - from;
       body += fmt::format("<rect x=\"{:.1f}\" y=\"{:g}\" width=\"{:.1f}\" height=\"16\" fill=\"{}\" fill-opacity=\"0.45\"/>\n", from,

@@ -3,10 +3,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-/// Pictures as SVG files with searchable text, in colours that suit white and black pages: lines, areas and points over axes, and heat
-/// maps.
+/// Pictures as SVG files with searchable text, in colours that suit white and black pages: lines, areas, points and boxes over axes,
+/// heat maps and graphs.
 ///
 /// Note [Pictures]
 /// The libraries of Debian 12 need many packages on a bare system and fit worse: PLplot 5.15 (240 packages, with Qt, GTK and wxWidgets) is
@@ -52,6 +53,16 @@ struct Chart {
   bool is_log = false;      ///< logarithmic x and left axes; all values are above 0
   bool is_stacked = false;  ///< stacked areas: all series have the same x, and hold a value until the next x
   double width = 640;
+  double height = 258;  ///< of the area between the axes
+
+  /// A rectangle over a part of both axes.
+  struct Box {
+    double from = 0, to = 0;  ///< on the x axis
+    double low = 0, high = 0;
+    std::string note = {};   ///< tooltip
+    std::size_t colour = 0;  ///< number of a colour
+  };
+  std::vector<Box> boxes = {};
 
   /// A part of the x axis, drawn as a band below it.
   struct Span {
@@ -71,6 +82,23 @@ struct Chart {
 
 /// The chart as SVG. Values that are not finite are left out.
 std::string to_svg(const Chart& chart);
+
+/// A directed graph: nodes as boxes in columns.
+struct Graph {
+  std::string title;
+  std::vector<std::string> columns;  ///< their names, from left to right
+  struct Node {
+    std::size_t column = 0;
+    std::string name;
+    std::string note = {};   ///< tooltip
+    std::size_t colour = 0;  ///< number of a colour
+  };
+  std::vector<Node> nodes;                                  ///< those of a column stand below each other
+  std::vector<std::pair<std::size_t, std::size_t>> arrows;  ///< indices of nodes, from and to
+};
+
+/// The graph as SVG. A name is cut where its box ends.
+std::string to_svg(const Graph& graph);
 
 /// Round ticks, with a step of 1, 2 or 5 times a power of ten: from the last one <= `low` to the first one >= `high`, in about `count`
 /// steps.

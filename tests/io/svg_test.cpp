@@ -189,3 +189,37 @@ TEST_CASE("A long title is written smaller, and not past the picture's edge") {
   CHECK(size(100) < 11);
   CHECK(size(100) * 0.5 * 100 < 640);
 }
+
+TEST_CASE("Boxes of a chart stand at their places on both axes") {
+  const Chart chart{
+      .title = "memory",
+      .x_label = "group",
+      .left = {.label = "MiB", .low = 0},
+      .series = {},
+      .height = 400,
+      .boxes = {{.from = 0, .to = 5, .low = 0, .high = 5, .note = "a < b"}, {.from = 5, .to = 10, .low = 5, .high = 10, .colour = 1}}};
+  const std::string svg = to_svg(chart);
+  // The area of 64 to 616 by 70 to 470, of 10 by 10.
+  CHECK(contains(svg, "<rect x=\"64.0\" y=\"270.0\" width=\"276.0\" height=\"200.0\" fill=\"#3b82f6\""));
+  CHECK(contains(svg, "<rect x=\"340.0\" y=\"70.0\" width=\"276.0\" height=\"200.0\" fill=\"#ea7317\""));
+  CHECK(contains(svg, "<title>a &lt; b</title></rect>"));
+}
+
+TEST_CASE("Nodes of a graph stand below each other in their columns, and arrows between them") {
+  const Graph graph{.title = "groups",
+                    .columns = {"one", "two", "three"},
+                    .nodes = {{0, "a & b"}, {0, "second"}, {1, std::string(60, 'n'), "a note"}, {2, "last", "", 1}},
+                    .arrows = {{0, 1}, {0, 2}, {0, 3}, {3, 2}}};
+  const std::string svg = to_svg(graph);
+  for (const char* text : {">one<", ">two<", ">three<", ">a &amp; b<", ">second<", ">last<", "<title>a note</title>"})
+    CHECK(contains(svg, text));
+  CHECK_FALSE(contains(svg, std::string(40, 'n')));
+  CHECK(contains(svg, "<rect x=\"16\" y=\"66\""));
+  CHECK(contains(svg, "<rect x=\"16\" y=\"84\""));
+  CHECK(contains(svg, "<rect x=\"224\" y=\"66\""));
+  CHECK(contains(svg, "M26 80v4"));                      // to the next one of a column
+  CHECK(contains(svg, "M192 73C208 73 208 73 224 73"));  // to the right, between the sides that face each other
+  CHECK(contains(svg, "M432 73C416 73 416 73 400 73"));  // to the left
+  CHECK(contains(svg, "M192 73C312 73 312 73 432 73\" fill=\"none\" stroke=\"#7d8590\" stroke-opacity=\"0.15\""));  // across a column
+  CHECK(contains(to_svg(Graph{.title = "none", .columns = {}, .nodes = {}, .arrows = {}}), "</svg>"));
+}

@@ -103,6 +103,7 @@ const FlagTable& translate_train();
 const FlagTable& recall_train();
 const std::vector<FlagTable>& recall_tables();
 const std::vector<FlagTable>& bench_tables();
+const FlagTable& compile_table();
 const std::vector<FlagTable>& comm_tables();
 
 inline bool is_asked_for(const std::string& words) {

@@ -47,7 +47,7 @@ def test_a_training_is_bitwise_the_one_as_written():
     assert report.startswith("2 programs\n") and "(f32 (8, 4), i64 (8,)): " in report and "(f32 (5, 4), i64 (5,)): " in report
     assert "LossForward" in step.show() or "cross_entropy" in step.show()
     assert "extern" in step.show("code") or step.show("code") == ""
-    with pytest.raises(tern.Error, match="expected a stage, kernels or code, but got x"):
+    with pytest.raises(tern.Error, match="expected a stage, kernels, groups, memory or code, but got x"):
         step.show("x")
     step.forget()
     assert step.programs == 0

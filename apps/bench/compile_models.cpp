@@ -1,0 +1,334 @@
+#include "bench/compile_models.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "autodiff/engine.h"
+#include "nn/nn.h"
+#include "ops/conv.h"
+#include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/loss.h"
+#include "ops/matmul.h"
+#include "ops/normalize.h"
+#include "ops/pointwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+#include "tensor/context.h"
+#include "train/train.h"
+
+namespace tern::bench {
+namespace {
+
+using Function = std::function<Tensor(const Tensors&)>;
+
+Tensor written_softmax(const Tensor& x) {
+  const Tensor e = exp(x - max(x, -1, true));
+  return e / sum(e, -1, true);
+}
+Tensor written_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
+  const Tensor centered = x - mean(x, -1, true);
+  return centered * rsqrt(mean(centered * centered, -1, true) + 1e-5) * gamma + beta;
+}
+Tensor written_gelu(const Tensor& x) { return x * 0.5 * (tanh((x + x * x * x * 0.044715) * 0.7978845608) + 1); }
+/// Of logits (N, V) and targets (N): (N), in f32.
+Tensor written_cross_entropy(const Tensor& x, const Tensor& targets) {
+  const Tensor logits = cast(x, DType::f32);
+  return logsumexp(logits, 1) - reshape(gather(logits, 1, reshape(targets, {-1, 1})), {-1});
+}
+
+// ---- Models
+
+/// Heads of about 64 numbers.
+std::int64_t heads_of(std::int64_t width) {
+  std::int64_t heads = std::max<std::int64_t>(width / 64, 1);
+  while (width % heads != 0) --heads;
+  return heads;
+}
+
+struct Norm final : nn::Callable<Norm> {
+  explicit Norm(std::int64_t width) : gamma(ones({width})), beta(zeros({width})) { gamma.set_requires_grad(), beta.set_requires_grad(); }
+  void visit(nn::Visitor& v) override { v("gamma", gamma), v("beta", beta); }
+  Tensor forward(const Tensor& x) const { return written_norm(x, gamma, beta); }
+  Tensor gamma, beta;
+};
+
+struct Layer final : nn::Callable<Layer> {
+  explicit Layer(std::int64_t width)
+      : qkv(width, 3 * width), proj(width, width), up(width, 4 * width), down(4 * width, width), first(width), second(width) {}
+  void visit(nn::Visitor& v) override {
+    v("qkv", qkv), v("proj", proj), v("up", up), v("down", down), v("first", first), v("second", second);
+  }
+  Tensor forward(const Tensor& x, const Tensor& mask) const {
+    const std::int64_t batch = x.size(0), length = x.size(1), width = x.size(2), heads = heads_of(width), head = width / heads;
+    const Tensors parts = split(transpose(reshape(qkv(first(x)), {batch, length, 3 * heads, head}), 1, 2), heads, 1);
+    const Tensor scores =
+        cast(matmul(parts[0], transpose(parts[1], -2, -1)), DType::f32) * (1 / std::sqrt(static_cast<double>(head))) + mask;
+    const Tensor mixed = matmul(cast(written_softmax(scores), x.dtype()), parts[2]);
+    const Tensor y = x + proj(reshape(transpose(mixed, 1, 2), {batch, length, width}));
+    return y + down(written_gelu(up(second(y))));
+  }
+  nn::Linear qkv, proj, up, down;
+  Norm first, second;
+};
+
+/// A decoder-only transformer with nothing but products, elementwise ops and sums.
+struct Decoder final : nn::Callable<Decoder> {
+  explicit Decoder(const CompileSizes& s) : tokens(s.vocab, s.width), positions(s.length, s.width), last(s.width), head(s.width, s.vocab) {
+    for (std::int64_t i = 0; i < s.layers; ++i) layers.emplace_back(s.width);
+    mask = triu(full({s.length, s.length}, -INFINITY), 1);
+  }
+  void visit(nn::Visitor& v) override {
+    v("tokens", tokens), v("positions", positions), v("layers", layers), v("last", last), v("head", head);
+  }
+  /// The loss of ids and targets (B, T), f32 ().
+  Tensor forward(const Tensor& ids, const Tensor& targets) const {
+    const std::int64_t length = ids.size(1);
+    Tensor x = tokens(ids) + slice(positions.weight, 0, 0, length);
+    const Tensor visible = slice(slice(mask, 0, 0, length), 1, 0, length);
+    for (const Layer& layer : layers) x = layer(x, visible);
+    return mean(written_cross_entropy(flatten(head(last(x)), 0, 1), flatten(targets)));
+  }
+  nn::Embedding tokens, positions;
+  std::vector<Layer> layers;
+  Norm last;
+  nn::Linear head;
+  Tensor mask;
+};
+
+/// LSTMs of ops on top of each other, which guess the next input.
+struct Lstm final : nn::Callable<Lstm> {
+  struct Cell final : nn::Callable<Cell> {
+    explicit Cell(std::int64_t width) : input(width, 4 * width), state(width, 4 * width) {}
+    void visit(nn::Visitor& v) override { v("input", input), v("state", state); }
+    Tensors forward(const Tensor& x, const Tensor& h, const Tensor& c) const {
+      const Tensors gates = split(input(x) + state(h), x.size(1), 1);
+      const Tensor next = sigmoid(gates[1]) * c + sigmoid(gates[0]) * tanh(gates[2]);
+      return {sigmoid(gates[3]) * tanh(next), next};
+    }
+    nn::Linear input, state;
+  };
+  explicit Lstm(const CompileSizes& s) : head(s.width, s.width) {
+    for (std::int64_t i = 0; i < s.layers; ++i) cells.emplace_back(s.width);
+  }
+  void visit(nn::Visitor& v) override { v("cells", cells), v("head", head); }
+  /// The loss of x and the inputs that follow, (B, T, width) each.
+  Tensor forward(const Tensor& x, const Tensor& following) const {
+    std::vector<Tensors> states(cells.size(), Tensors(2, zeros({x.size(0), x.size(2)}, x.dtype())));
+    Tensors outputs;
+    for (std::int64_t t = 0; t < x.size(1); ++t) {
+      Tensor y = select(x, 1, t);
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        states[i] = cells[i](y, states[i][0], states[i][1]);
+        y = states[i][0];
+      }
+      outputs.push_back(head(y));
+    }
+    const Tensor distance = stack(outputs, 1) - following;
+    return mean(distance * distance);
+  }
+  std::vector<Cell> cells;
+  nn::Linear head;
+};
+
+/// Residual blocks of two convolutions, in four stages, each of twice the channels and half the side of the one before (He et al., 2016).
+struct ResNet final : nn::Callable<ResNet> {
+  struct Convolution final : nn::Callable<Convolution> {
+    Convolution(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride)
+        : conv(in, out, kernel, {.stride = stride, .padding = kernel / 2, .bias = false}), norm(out) {}
+    void visit(nn::Visitor& v) override { v("conv", conv), v("norm", norm); }
+    Tensor forward(const Tensor& x) const { return norm(conv(x)); }
+    nn::Conv2d conv;
+    nn::BatchNorm2d norm;
+  };
+  struct Block final : nn::Callable<Block> {
+    Block(std::int64_t in, std::int64_t out, std::int64_t stride) : first(in, out, 3, stride), second(out, out, 3, 1) {
+      if (in != out) shortcut.emplace(in, out, 1, stride);
+    }
+    void visit(nn::Visitor& v) override { v("first", first), v("second", second), v("shortcut", shortcut); }
+    Tensor forward(const Tensor& x) const { return relu(second(relu(first(x))) + (shortcut ? (*shortcut)(x) : x)); }
+    Convolution first, second;
+    std::optional<Convolution> shortcut;
+  };
+  explicit ResNet(const CompileSizes& s) : stem(3, s.width, 3, 1) {
+    std::int64_t channels = s.width;
+    for (std::int64_t i = 0; i < s.layers; ++i) {
+      const std::int64_t out = s.width << (4 * i / s.layers);
+      blocks.emplace_back(channels, out, out == channels ? 1 : 2);
+      channels = out;
+    }
+    head = nn::Linear(channels, s.vocab);
+  }
+  void visit(nn::Visitor& v) override { v("stem", stem), v("blocks", blocks), v("head", head); }
+  /// The loss of images (B, 3, S, S) and classes (B).
+  Tensor forward(const Tensor& images, const Tensor& targets) const {
+    Tensor x = relu(stem(images));
+    for (const Block& block : blocks) x = block(x);
+    return mean(written_cross_entropy(head(mean(x, {2, 3})), targets));
+  }
+  Convolution stem;
+  std::vector<Block> blocks;
+  nn::Linear head;
+};
+
+/// The function of a model whose forward gives a loss.
+template <class Model>
+Subject of_model(const CompileCase& c) {
+  struct Training {
+    Model model;
+    std::unique_ptr<train::AdamW> optimizer;
+  };
+  const auto own = std::make_shared<Training>(Training{Model(c.sizes), nullptr});
+  train::set_precision(own->model, c.precision);
+  Subject result{nullptr, nn::module_names(own->model)};
+  if (c.is_step) {
+    own->optimizer = std::make_unique<train::AdamW>(nn::parameters(own->model));
+    result.function = [own](const Tensors& in) {
+      const Tensor loss = own->model(in[0], in[1]);
+      train::update(loss, *own->optimizer);
+      return loss;
+    };
+  } else {
+    result.function = [own](const Tensors& in) {
+      const NoGrad unrecorded;
+      return own->model(in[0], in[1]);
+    };
+  }
+  return result;
+}
+
+/// AdamW of ops, for matrices with gradients.
+Subject own_adamw(const CompileCase& c) {
+  struct Parameter {
+    Tensor x, gradient, m, v;
+  };
+  const auto make = [&](bool is_random) {
+    const Shape shape{c.sizes.width, c.sizes.width};
+    return cast(is_random ? randn(shape) : zeros(shape), train::dtype_of(c.precision));
+  };
+  std::vector<Parameter> all;
+  for (std::int64_t i = 0; i < c.sizes.layers; ++i) all.push_back({make(true), make(true), make(false), make(false)});
+  return {[all](const Tensors&) {
+            const NoGrad unrecorded;
+            for (const Parameter& p : all) {
+              copy_(p.m, p.m * 0.9 + p.gradient * 0.1);
+              copy_(p.v, p.v * 0.999 + p.gradient * p.gradient * 0.001);
+              copy_(p.x, p.x * (1 - 1e-5) - p.m / (sqrt(p.v) + 1e-8) * 1e-3);
+            }
+            return all.back().x;
+          },
+          {}};
+}
+
+// ---- Formulas
+
+/// A function of x (..., width), another tensor of its shape, and targets of its rows, as written and by fused kernels, of which there may
+/// be none.
+struct Formula {
+  std::function<Tensor(const Tensors&)> written, fused;
+};
+
+/// The formulas of a model by name; gamma and beta are (width).
+std::map<std::string, Formula> formulas(const std::string& model, const Tensor& gamma, const Tensor& beta) {
+  if (model == "chains")
+    return {{"chain of 9",
+             {[](const Tensors& in) { return relu((((in[0] * in[1] + 0.5) * in[0] - in[1]) * 0.25 + in[0]) * in[1] - 0.125); }, nullptr}},
+            {"chain of 10 with tanh",
+             {[](const Tensors& in) { return tanh((((in[0] * in[1] + 0.5) * in[0] - in[1]) * 0.25 + in[0]) * in[1] - 0.125) * in[0]; },
+              nullptr}}};
+  constexpr double p = 0.1;
+  return {{"softmax", {[](const Tensors& in) { return written_softmax(in[0]); }, [](const Tensors& in) { return softmax(in[0], -1); }}},
+          {"layer norm",
+           {[=](const Tensors& in) { return written_norm(in[0], gamma, beta); },
+            [=](const Tensors& in) { return layer_norm(in[0], gamma, beta); }}},
+          {"rms norm",
+           {[=](const Tensors& in) { return in[0] * rsqrt(mean(in[0] * in[0], -1, true) + 1e-5) * gamma; },
+            [=](const Tensors& in) { return rms_norm(in[0], gamma); }}},
+          {"gelu", {[](const Tensors& in) { return written_gelu(in[0]); }, [](const Tensors& in) { return gelu_tanh(in[0]); }}},
+          {"cross entropy",
+           {[](const Tensors& in) { return written_cross_entropy(in[0], in[2]); },
+            [](const Tensors& in) { return cross_entropy(in[0], in[2], {.reduction = Reduction::none}); }}},
+          {"residual norm",
+           {[=](const Tensors& in) { return written_norm(in[1] + dropout(in[0], p), gamma, beta); },
+            [=](const Tensors& in) { return residual_layer_norm(in[0], in[1], gamma, beta, 1e-5, {.dropout = p}).y; }}}};
+}
+
+bool is_of_formulas(const std::string& model) { return model == "chains" || model == "rows"; }
+
+/// The formula that a case is named for.
+Formula formula_of(const CompileCase& c) {
+  const DType dtype = train::dtype_of(c.precision);
+  const Tensor gamma = cast(rand({c.sizes.width}), dtype), beta = cast(randn({c.sizes.width}), dtype);
+  for (const char* model : {"chains", "rows"}) {
+    const auto all = formulas(model, gamma, beta);
+    if (const auto found = all.find(c.model); found != all.end()) return found->second;
+  }
+  return {};
+}
+
+/// The function, or its gradient by x, where the gradient of the result is the second argument, or its first column.
+Function with_gradient(const Function& f, bool is_step) {
+  if (!f) return nullptr;
+  return [=](const Tensors& in) {
+    if (!is_step) {
+      const NoGrad unrecorded;
+      return f(in);
+    }
+    Tensors given = in;
+    given[0] = in[0].detach();
+    given[0].set_requires_grad();
+    const Tensor y = f(given);
+    const Tensor gradient = y.dims() == 1 ? cast(select(in[1], 1, 0), y.dtype()) : in[1];
+    return grad({y}, {given[0]}, {gradient})[0];
+  };
+}
+
+}  // namespace
+
+std::vector<std::string> compile_models() { return {"seed6", "small", "char", "lstm", "cnn", "own-adamw", "chains", "rows"}; }
+
+CompileSizes default_sizes(const std::string& model) {
+  static const std::map<std::string, CompileSizes> all = {{"seed6", {4, 512, 512, 6, 10000}}, {"small", {4, 512, 768, 12, 10000}},
+                                                          {"char", {8, 64, 128, 4, 10000}},   {"lstm", {16, 32, 96, 1, 1}},
+                                                          {"cnn", {32, 32, 64, 8, 10}},       {"own-adamw", {1, 1, 768, 100, 1}},
+                                                          {"chains", {8, 1024, 1024, 1, 1}},  {"rows", {32, 1024, 1024, 1, 1}}};
+  return all.at(model);
+}
+
+std::vector<CompileCase> cases_of(const std::string& model, bool is_step, train::Precision precision, const CompileSizes& sizes) {
+  if (model == "own-adamw" && !is_step) return {};
+  if (!is_of_formulas(model)) return {{model, is_step, precision, sizes}};
+  std::vector<CompileCase> cases;
+  for (const auto& [name, formula] : formulas(model, {}, {})) cases.push_back({name, is_step, precision, sizes});
+  return cases;
+}
+
+bool has_lengths(const CompileCase& c) { return c.model == "seed6" || c.model == "small" || c.model == "char" || c.model == "lstm"; }
+
+Subject make_written(const CompileCase& c) {
+  if (c.model == "lstm") return of_model<Lstm>(c);
+  if (c.model == "cnn") return of_model<ResNet>(c);
+  if (c.model == "own-adamw") return own_adamw(c);
+  if (const Function written = formula_of(c).written) return {with_gradient(written, c.is_step), {}};
+  return of_model<Decoder>(c);
+}
+
+Function make_fused(const CompileCase& c) { return with_gradient(formula_of(c).fused, c.is_step); }
+
+Tensors make_arguments(const CompileCase& c, std::int64_t length) {
+  const CompileSizes& s = c.sizes;
+  const DType dtype = train::dtype_of(c.precision);
+  const auto normal = [&](const Shape& shape) { return cast(randn(shape), dtype); };
+  if (c.model == "lstm") return {normal({s.batch, length, s.width}), normal({s.batch, length, s.width})};
+  if (c.model == "cnn") return {normal({s.batch, 3, s.length, s.length}), randint(0, s.vocab, {s.batch})};
+  if (c.model == "own-adamw") return {zeros({1})};
+  if (has_lengths(c)) return {randint(0, s.vocab, {s.batch, length}), randint(0, s.vocab, {s.batch, length})};
+  const Shape rows{s.batch * s.length, s.width};
+  return {normal(rows), normal(rows), randint(0, s.width, {rows[0]})};
+}
+
+}  // namespace tern::bench
