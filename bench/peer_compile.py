@@ -3,7 +3,7 @@
 
 usage: peer_compile.py DEVICE [--threads N] [--precision fp32,bf16] [--pass forward,step] [MODEL...]
 
-MODEL is of seed6, small, char, lstm, own-adamw, chains, rows; all without one. Prints a line of JSON for each: the least of 7 times that
+MODEL is of seed6, small, char, lstm, cnn, own-adamw, chains, rows; all without one. Prints a line of JSON for each: the least of 7 times that
 alternate, in ms, with the keys of tern-bench, the first call of the compiled function in seconds, and on a GPU its kernels and the peak of memory.
 """
 import argparse
@@ -57,8 +57,8 @@ def compare(model, is_step, precision, sizes, make, by_hand=None):
     row = dict(bench="compile", impl=f"torch {torch.__version__}", model=model, **{"pass": "step" if is_step else "forward"}, dtype=precision,
                **sizes, device=device.type, threads=torch.get_num_threads())
     calls = {}
+    torch.compiler.reset()
     for name, compiling in ways.items():
-        torch.compiler.reset()
         call = make(compiling)
         first = milliseconds(call)
         for _ in range(4):
@@ -159,10 +159,44 @@ class LSTM(nn.Module):
         return (distance * distance).mean()
 
 
+class Convolution(nn.Module):
+    def __init__(self, channels, out, kernel, stride):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(out)
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+class Block(nn.Module):
+    def __init__(self, channels, out):
+        super().__init__()
+        stride = 1 if channels == out else 2
+        self.first, self.second = Convolution(channels, out, 3, stride), Convolution(out, out, 3, 1)
+        self.shortcut = nn.Identity() if channels == out else Convolution(channels, out, 1, stride)
+
+    def forward(self, x):
+        return torch.relu(self.second(torch.relu(self.first(x))) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    def __init__(self, width, layers, V, **_):
+        super().__init__()
+        channels = [width] + [width << (4 * i // layers) for i in range(layers)]
+        self.stem, self.head = Convolution(3, width, 3, 1), nn.Linear(channels[-1], V)
+        self.blocks = nn.Sequential(*(Block(*pair) for pair in zip(channels, channels[1:])))
+
+    def forward(self, images, targets):
+        x = self.blocks(torch.relu(self.stem(images)))
+        return written_cross_entropy(self.head(x.mean((2, 3))), targets).mean()
+
+
 def compare_model(name, kind, sizes, arguments, is_step, precision):
     def make(compiling):
         torch.manual_seed(1)
         model = kind(**sizes).to(device, DTYPES[precision])
+        if kind is ResNet:
+            model = model.to(memory_format=torch.channels_last)
         loss = compiling(model)
         if not is_step:
             return lambda: forward(loss)
@@ -242,7 +276,8 @@ def compare_formula(name, written, by_hand, sizes, arguments, is_step, precision
 
 
 SIZES = {"seed6": dict(B=4, T=512, width=512, layers=6, V=10000), "small": dict(B=4, T=512, width=768, layers=12, V=10000),
-         "char": dict(B=8, T=64, width=128, layers=4, V=10000), "lstm": dict(B=16, T=32, width=96), "own-adamw": dict(width=768, layers=100),
+         "char": dict(B=8, T=64, width=128, layers=4, V=10000), "lstm": dict(B=16, T=32, width=96),
+         "cnn": dict(B=32, T=32, width=64, layers=8, V=10), "own-adamw": dict(width=768, layers=100),
          "chains": dict(B=8, T=1024, width=1024), "rows": dict(B=32, T=1024, width=1024)}
 
 
@@ -259,6 +294,9 @@ def compare_all(name, is_step, precision):
     elif name == "lstm":
         arguments = [normal(sizes["B"], sizes["T"], sizes["width"], dtype=dtype) for _ in range(2)]
         compare_model(name, LSTM, sizes, arguments, is_step, precision)
+    elif name == "cnn":
+        images = normal(sizes["B"], 3, sizes["T"], sizes["T"], dtype=dtype).to(memory_format=torch.channels_last)
+        compare_model(name, ResNet, sizes, [images, torch.randint(sizes["V"], (sizes["B"],), device=device)], is_step, precision)
     else:
         arguments = [torch.randint(sizes["V"], (sizes["B"], sizes["T"]), device=device) for _ in range(2)]
         compare_model(name, Decoder, sizes, arguments, is_step, precision)
