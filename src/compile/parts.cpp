@@ -2,19 +2,18 @@
 
 #include <algorithm>
 
-#include "ops/kernels/matmul.h"
-#include "ops/kernels/normalize.h"
+#include "ops/kernels/reduce.h"
 #include "tensor/overlap.h"
 
 namespace tern::compiler {
 
-/// Adds up the parts of sums: those of generated kernels, and all that others have left.
+/// Adds up the parts of sums.
 class PendingSums::Kernel final : public KernelCall {
  public:
-  Kernel(std::vector<Sum> sums, kernels::DeferredSums& deferred) : sums_(std::move(sums)), deferred_(deferred) {}
+  explicit Kernel(std::vector<Sum> sums) : sums_(std::move(sums)) {}
 
   const std::type_info& type() const override { return typeid(Kernel); }
-  std::unique_ptr<KernelCall> copy() const override { return std::make_unique<Kernel>(sums_, deferred_); }
+  std::unique_ptr<KernelCall> copy() const override { return std::make_unique<Kernel>(sums_); }
   void visit(Visitor& visitor) override {
     for (Sum& sum : sums_) {
       visitor.view(sum.parts, kernels::Access::read);
@@ -22,23 +21,26 @@ class PendingSums::Kernel final : public KernelCall {
     }
   }
   bool reports() const override { return false; }
-  void run(Device) const override {
+  void run(Device device) const override {
+    std::vector<kernels::PartialSum> all;
     for (const Sum& sum : sums_) {
       const std::int64_t columns = sum.parts.shape[1];
       std::int64_t stride = 1;
       for (int d = 0; d < sum.to.dims(); ++d)
         if (sum.to.shape[d] == columns) stride = sum.to.strides[d];
-      deferred_.add({sum.parts.data, sum.to.data, columns, stride, static_cast<unsigned>(sum.parts.shape[0]),
+      all.push_back({sum.parts.data, sum.to.data, columns, stride, static_cast<unsigned>(sum.parts.shape[0]),
                      static_cast<unsigned>(columns), sum.to.dtype, sum.adds});
     }
-    deferred_.finish();
+    const kernels::AddPartialSums kernel{all, sums_[0].to.stream};
+    with_backend(device, [&](auto dev) {
+      if constexpr (requires { kernel.run(dev); }) kernel.run(dev);
+    });
   }
 
  private:
   const void* kernel() const override { return this; }
 
   std::vector<Sum> sums_;
-  kernels::DeferredSums& deferred_;
 };
 
 bool PendingSums::has(const View& view, const Call::Place& place) const {
@@ -46,8 +48,8 @@ bool PendingSums::has(const View& view, const Call::Place& place) const {
     x.data = reinterpret_cast<void*>(at.offset);
     return x;
   };
-  return place.block != Call::Place::none && std::any_of(targets_.begin(), targets_.end(), [&](const Target& target) {
-           return target.at.block == place.block && overlap(window(target.view, target.at), window(view, place)) != Overlap::none;
+  return place.block != Call::Place::none && std::any_of(sums_.begin(), sums_.end(), [&](const Sum& sum) {
+           return sum.at.block == place.block && overlap(window(sum.to, sum.at), window(view, place)) != Overlap::none;
          });
 }
 bool PendingSums::has(const CudaText& text) const {
@@ -60,38 +62,15 @@ bool PendingSums::has(const Call& call) const {
 }
 
 void PendingSums::add(const CudaText& text) {
-  for (const CudaText::ColumnSum& sum : text.sums) {
-    targets_.push_back({sum.to, sum.place});
+  for (const CudaText::ColumnSum& sum : text.sums)
     sums_.push_back({text.operands[sum.operand], sum.to, text.places[sum.operand], sum.place, sum.adds});
-  }
-}
-
-template <class Kernel>
-bool PendingSums::defer(Call& call) {
-  const auto* const given = call.kernel->as<Kernel>();
-  if (!given) return false;
-  Kernel deferring = *given;
-  deferring.deferred = &deferred_;
-  call.kernel = std::make_unique<detail::KernelCallOf<Kernel>>(deferring);
-  const auto* const kernel = call.kernel->as<Kernel>();
-  each_view(call, [&](const View& view, kernels::Access, const Call::Place& place) {
-    bool is_sum = false;
-    if constexpr (requires { kernel->sums; }) is_sum = &view == &kernel->sums;
-    else is_sum = &view == &kernel->dgamma || &view == &kernel->dbeta || &view == &kernel->dbias;
-    if (is_sum && place.block != Call::Place::none) targets_.push_back({view, place});
-  });
-  return true;
-}
-void PendingSums::add(Call& call) {
-  if (!defer<kernels::ColumnSums>(call) && !defer<kernels::GeluBiasGrad>(call)) defer<kernels::LayerNormGrad>(call);
 }
 
 std::optional<Call> PendingSums::added_up() {
-  if (targets_.empty()) return std::nullopt;
-  targets_.clear();
+  if (sums_.empty()) return std::nullopt;
   Call call{.kernel = nullptr, .places = {}, .op = "sum_gradients", .module = {}, .ways = {}};
   for (const Sum& sum : sums_) call.places.insert(call.places.end(), {sum.parts_at, sum.at});
-  call.kernel = std::make_unique<Kernel>(std::exchange(sums_, {}), deferred_);
+  call.kernel = std::make_unique<Kernel>(std::exchange(sums_, {}));
   return call;
 }
 

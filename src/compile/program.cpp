@@ -249,7 +249,7 @@ void Program::prepare() {
   else
     for (std::size_t i = 0; i < calls.size(); ++i)
       groups.push_back({.calls = {i}, .is_open = false, .shape = {}, .row_dims = {}, .uses = {}});
-  PendingSums pending(*deferred_);
+  PendingSums pending;
   const auto add = [&](Call&& call, std::vector<std::string> names) {
     steps_.push_back(std::move(call));
     names_.push_back(std::move(names));
@@ -270,7 +270,6 @@ void Program::prepare() {
     for (const std::size_t i : groups[g].all_calls()) {
       if (pending.has(calls[i])) add_up();
       add(std::move(calls[i]), names_of({i}, calls));
-      if (device_.type == DeviceType::cuda) pending.add(steps_.back());
     }
   }
   add_up();
@@ -361,7 +360,6 @@ void Program::run() {
   link();
   const PhiloxState begin = context().generator.reserve(0);
   const ScopedValue<Context::Kernels> ways(context().kernels, context().kernels);
-  *deferred_ = kernels::DeferredSums(context().stream(device_));
   for (const Draw& draw : draws_) *draw.state = {begin.seed, begin.offset + draw.position, begin.base};
   for (const Call& call : steps_) {
     const backend::KernelScope observed(call.op.empty() ? nullptr : call.op.c_str());

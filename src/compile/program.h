@@ -9,7 +9,6 @@
 
 #include "autodiff/autograd_state.h"
 #include "compile/overview.h"
-#include "ops/kernels/reduce.h"
 #include "tensor/context.h"
 #include "tensor/kernel.h"
 #include "tensor/tensor.h"
@@ -150,9 +149,8 @@ class Program {
   Grouping grouping_ = Grouping::none;
   std::vector<Call> calls_;  ///< as traced, for difference()
   std::vector<Block> blocks_;
-  std::vector<Call> steps_;                          ///< what a run does: calls, or several as one
-  std::vector<std::vector<std::string>> names_;      ///< of each step, what it runs
-  std::unique_ptr<kernels::DeferredSums> deferred_;  ///< of a run: Note [Parts of sums] in compile/parts.h
+  std::vector<Call> steps_;                      ///< what a run does: calls, or several as one
+  std::vector<std::vector<std::string>> names_;  ///< of each step, what it runs
   std::vector<Draw> draws_;
   std::vector<InputView> input_views_;
   std::vector<Sink> sinks_;

@@ -19,7 +19,6 @@ Trace::Trace(Tensors inputs, Device device, Grouping grouping)
       names_(context().diagnosis.names, context().diagnosis.names ? context().diagnosis.names : &unnamed_) {
   program_.begin_ = context().generator.position();
   program_.device_ = device;
-  program_.deferred_ = std::make_unique<kernels::DeferredSums>();
   program_.grouping_ = grouping;
   program_.inputs_ = std::move(inputs);
   for (std::size_t i = 0; i < program_.inputs_.size(); ++i)
