@@ -51,6 +51,7 @@ Tensors for_caller(const Tensors& results, std::int64_t copied_bytes) {
 struct Programs::Entry {
   std::optional<Program> program;
   std::unique_ptr<backend::Graph> graph;
+  CompileCounts counts;            ///< of all its traces
   std::int64_t calls = 0;          ///< from the first traced one
   std::int64_t moves = 0;          ///< calls that found gradients in other memory than the program has
   std::int64_t last_use = 0;       ///< as a number of calls of all kinds
@@ -154,6 +155,7 @@ Tensors Programs::trace(Entry& entry, const Function& f, const Tensors& argument
         fail("compile", "expected a function that does the same at each call but got, in " + found);
     entry.graph = nullptr;
     entry.program = std::move(program);
+    entry.counts.add(entry.program->counts());
     entry.mode_changes = mode_changes();  // those of the function itself are in the program
     return entry.program->results();
   } catch (...) {
@@ -235,7 +237,8 @@ std::string Programs::report() const {
                         static_cast<double>(entry.program->inner_bytes()) / (1 << 20), entry.calls,
                         entry.graph ? fmt::format(", a graph of {} nodes", entry.graph->nodes()) : "");
     if (entry.program->generated() > 0)
-      text += fmt::format("  {} kernels generated: {}\n", entry.program->generated(), entry.program->compiling());
+      text += fmt::format("  {} kernels generated: {} compiled and {} from the cache in {:.2f} s\n", entry.program->generated(),
+                          entry.counts.compiled, entry.counts.kept, entry.counts.seconds);
     if (entry.program->not_generated() > 0)
       text += fmt::format("  {} groups run op by op: {}\n", entry.program->not_generated(), entry.program->failure());
   }

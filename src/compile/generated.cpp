@@ -189,7 +189,7 @@ GeneratedKernels make_kernels(Device device, const std::vector<std::optional<Cud
         const LoadedCode found = compiled(device, missing[i]->first.second, cache);
         missing[i]->second = found.kernel;
         const std::lock_guard one(counting);
-        ++(found.was_kept ? result.kept : result.compiled);
+        ++(found.was_kept ? result.counts.kept : result.counts.compiled);
       } catch (const std::exception& error) {
         const std::lock_guard one(counting);
         if (result.failure.empty()) result.failure = error.what();
@@ -200,8 +200,8 @@ GeneratedKernels make_kernels(Device device, const std::vector<std::optional<Cud
   for (std::size_t i = 1; i < threads; ++i) others.emplace_back(work);
   work();
   others.clear();
-  if (result.compiled > 0) cache.trim();
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (result.counts.compiled > 0) cache.trim();
+  result.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const std::optional<CudaText>& text : texts) {
     const auto found = text ? kept.find({device.index, text->text}) : kept.end();
     const Loaded code = found != kept.end() ? found->second : nullptr;

@@ -36,8 +36,7 @@ bool has_nvrtc();
 struct GeneratedKernels {
   std::vector<std::unique_ptr<KernelCall>> kernels;  ///< null where there is no text, or one that could not be compiled
   std::string failure;                               ///< why the first of these could not; else empty
-  std::size_t compiled = 0, kept = 0;                ///< numbers of texts that were compiled, and whose code the cache on disk had
-  double seconds = 0;                                ///< time of both, and of loading
+  CompileCounts counts;
 };
 /// Compiles the texts side by side, each once in a process, unless the cache on disk has their code, and loads them on the device.
 GeneratedKernels make_kernels(Device device, const std::vector<std::optional<CudaText>>& texts);

@@ -214,7 +214,7 @@ std::vector<Program::Joined> Program::joined(std::vector<Group>& groups, const s
   GeneratedKernels made = make_kernels(device_, texts);
   result.resize(groups.size());
   failure_ = made.failure;
-  compiling_ = fmt::format("{} compiled and {} from the cache in {:.2f} s", made.compiled, made.kept, made.seconds);
+  counts_ = made.counts;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!texts[g]) continue;
     const Call& first = calls[groups[g].calls[0]];

@@ -59,6 +59,14 @@ struct Call {
   Context::Kernels ways;      ///< the thread's choice of kernels: the precision of products
 };
 
+/// What the kernels of groups took on a GPU.
+struct CompileCounts {
+  std::size_t compiled = 0;  ///< texts that were compiled
+  std::size_t kept = 0;      ///< texts whose code the cache on disk had
+  double seconds = 0;        ///< for both, and for loading the code
+  void add(const CompileCounts& other) { compiled += other.compiled, kept += other.kept, seconds += other.seconds; }
+};
+
 struct Group;
 struct CudaText;
 
@@ -110,7 +118,7 @@ class Program {
   std::size_t generated() const { return generated_; }          ///< number of kernels with code of their own, on a GPU
   std::size_t not_generated() const { return not_generated_; }  ///< number of groups whose code could not be compiled
   const std::string& failure() const { return failure_; }       ///< why not
-  const std::string& compiling() const { return compiling_; }   ///< how many were compiled, for people
+  const CompileCounts& counts() const { return counts_; }       ///< of the texts of those kernels
   std::size_t arena_bytes() const { return arena_bytes_; }      ///< memory of all inner blocks together
   std::size_t inner_bytes() const;                              ///< memory that they would take one by one
   bool draws() const { return !draws_.empty(); }                ///< true if a kernel draws random numbers
@@ -163,7 +171,8 @@ class Program {
   std::uint64_t begin_ = 0;  ///< the generator's position at the trace
   std::uint64_t drawn_ = 0;  ///< positions of the random stream that a run takes
   std::size_t generated_ = 0, not_generated_ = 0;
-  std::string failure_, compiling_;
+  std::string failure_;
+  CompileCounts counts_;
   Ref<Storage> arena_;
   std::size_t arena_bytes_ = 0;
   std::optional<void*> linked_stream_;  ///< handle of the stream that the kernels have
