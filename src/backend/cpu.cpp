@@ -100,6 +100,7 @@ class CachingAllocator {
     std::size_t last_use = 0;  ///< as a number of allocations
   };
   static constexpr std::size_t alignment = 64;
+  static constexpr std::size_t spare_bytes = std::size_t{16} << 10;  ///< of memory for the error that says that there is no other
 
   /// Sizes are rounded up in steps of at most an eighth, so that similar sizes share blocks.
   static std::size_t round_up(std::size_t bytes) {
@@ -111,9 +112,11 @@ class CachingAllocator {
   /// Gets memory from the system; if it has no more, cached blocks are released first.
   void* reserve(std::size_t size, std::size_t bytes) {
     const std::size_t whole = (size + alignment - 1) / alignment * alignment;
+    if (!spare_) spare_ = std::malloc(spare_bytes);
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
     release_cache();
     if (void* data = std::aligned_alloc(alignment, whole)) return data;
+    std::free(std::exchange(spare_, nullptr));
     limit_ = std::min(limit_, (statistics_.allocated + size) / 8 * 7);
     tell(MemoryAction::out_of_memory, nullptr, size, bytes);
     const auto mib = [](std::size_t count) { return std::to_string((count >> 20) + ((count & 0xFFFFF) != 0)) + " MiB"; };
@@ -159,6 +162,7 @@ class CachingAllocator {
   std::unordered_map<std::size_t, FreeBlocks> free_;
   std::size_t max_allocated_ = 0;                                ///< since the start, regardless of reset_peak
   std::size_t limit_ = std::numeric_limits<std::size_t>::max();  ///< of live and cached memory, known when memory has run out
+  void* spare_ = nullptr;
   MemoryStatistics statistics_;
 };
 

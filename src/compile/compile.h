@@ -27,8 +27,8 @@ enum class Stage : std::uint8_t {
 
 /// Options of compile().
 struct CompileOptions {
-  /// Runs groups of elementwise kernels as one, and on a GPU sums of rows and columns with them, which then have another order, as products may.
-  /// Without it results are bitwise those of the function as written.
+  /// Runs groups of elementwise kernels as one, and on a GPU sums of rows and columns with them, which then have another order, as products
+  /// may. Without it results are bitwise those of the function as written.
   bool fuse = true;
   /// For tests: on the CPU the groups that a GPU has (compile/rewrite.h), which run kernel by kernel.
   bool as_on_gpu = false;
