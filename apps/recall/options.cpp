@@ -17,7 +17,7 @@ std::vector<std::string> names_in(const std::string& list) {
 }
 
 Check list_of_mixers() {
-  return [one = one_of({"attention", "window", "conv", "linear", "retnet", "gla", "mamba2", "deltanet", "gated-deltanet"})](
+  return [one = one_of({"attention", "window", "conv", "hyena", "linear", "retnet", "gla", "mamba2", "deltanet", "gated-deltanet"})](
              const std::string& list) {
     for (const std::string& name : names_in(list))
       if (std::string wrong = one(name); !wrong.empty()) return wrong;
@@ -121,7 +121,8 @@ const std::vector<Entry>& entries() {
       {"heads", &Options::heads, whole_number(1, 4096), "attention heads, a divisor of the width"},
       {"mlp", &Options::mlp, whole_number(0, 64), "the MLP's hidden units for each unit of width, 0 for no MLP"},
       {"mixer", &Options::mixer, list_of_mixers(),
-       "of the tokens: attention, window, conv, linear, retnet, gla, mamba2, deltanet, gated-deltanet, or several for the layers in turn"},
+       "of the tokens: attention, window, conv, hyena, linear, retnet, gla, mamba2, deltanet, gated-deltanet, or several for the layers in "
+       "turn"},
       {"window", &Options::window, whole_number(1, 100'000), "tokens that one sees by the mixer window"},
       {"norm", &Options::norm, one_of({"layer", "rms", "none"}), "layer, rms or none"},
       {"positions", &Options::positions, one_of({"learned", "rotary", "none"}), "learned, rotary or none"},

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "nn/init.h"
@@ -17,9 +19,10 @@
 
 namespace tern::nn {
 
-static constexpr std::array<std::pair<MixerKind, const char*>, 10> kind_names{{{MixerKind::attention, "attention"},
+static constexpr std::array<std::pair<MixerKind, const char*>, 11> kind_names{{{MixerKind::attention, "attention"},
                                                                                {MixerKind::window, "window"},
                                                                                {MixerKind::conv, "conv"},
+                                                                               {MixerKind::hyena, "hyena"},
                                                                                {MixerKind::linear, "linear"},
                                                                                {MixerKind::retnet, "retnet"},
                                                                                {MixerKind::gla, "gla"},
@@ -49,9 +52,8 @@ CausalConv::CausalConv(std::int64_t channels, std::int64_t taps_, Device device)
 
 std::string CausalConv::settings() const { return weight.defined() ? fmt::format("{}, taps={}", weight.size(0), weight.size(2)) : ""; }
 
-Tensor CausalConv::forward(const Tensor& u, bool silu, Tensor* past, const Tensor& lengths) const {
-  const ModuleScope scope(this, "CausalConv");
-  const Tensor w = select(weight, 1, 0);
+/// Causal convolution of u (B, T, C) with w (C, K), after `past` as in CausalConv::forward.
+static Tensor convolve(const Tensor& u, const Tensor& w, const Tensor& bias, bool silu, Tensor* past, const Tensor& lengths) {
   if (!past) return depthwise_conv1d(u, w, bias, {.silu = silu});
   const std::int64_t batch = u.size(0), channels = u.size(2), before = w.size(1) - 1, all = before + u.size(1);
   const Tensor joined = cat({past->defined() ? *past : zeros({batch, before, channels}, u.dtype(), u.device()), u}, 1);
@@ -65,6 +67,11 @@ Tensor CausalConv::forward(const Tensor& u, bool silu, Tensor* past, const Tenso
   return depthwise_conv1d(joined, w, bias, {.padding = ConvPadding::given, .silu = silu});
 }
 
+Tensor CausalConv::forward(const Tensor& u, bool silu, Tensor* past, const Tensor& lengths) const {
+  const ModuleScope scope(this, "CausalConv");
+  return convolve(u, select(weight, 1, 0), bias, silu, past, lengths);
+}
+
 ConvMixer::ConvMixer(std::int64_t width, Device device) : conv(width, taps, device), gate(width, width, true, device) {}
 
 Tensor ConvMixer::forward(const Tensor& x, MixerState* state) const {
@@ -72,6 +79,58 @@ Tensor ConvMixer::forward(const Tensor& x, MixerState* state) const {
   if (!state) return conv.forward(x, false) * gate.forward(x);
   state->kept.resize(1);
   return conv.forward(x, false, &state->kept[0], state->lengths) * gate.forward(x);
+}
+
+HyenaMixer::HyenaMixer(std::int64_t width, std::int64_t length, Device device) {
+  if (width < 1 || length < 1) fail("HyenaMixer", fmt::format("expected sizes >= 1 but got width {} and length {}", width, length));
+  constexpr std::int64_t bands = 16, hidden = 64;
+  qkv = Linear(width, checked_mul("HyenaMixer", 3, width), true, device);
+  conv = CausalConv(3 * width, 3, device);
+  in = Linear(1 + 2 * bands, hidden, true, device);
+  mid = Linear(hidden, hidden, true, device);
+  out = Linear(hidden, width, false, device);
+  bias = init::normal(detail::parameter({width}, device));
+  proj = Linear(width, width, true, device);
+  // Features of t in [0, 1], which goes back from the current token: t itself, and cosines and sines of f w t for frequencies f up to
+  // bands - 1 and w = 2 pi. The window falls to 0.01 in 0.3 to 1.5 of the length, and then stays at 0.05.
+  const Tensor t = unsqueeze(arange(length, DType::f32, device), 1) * (1 / static_cast<double>(std::max<std::int64_t>(length - 1, 1)));
+  const Tensor angles = t * linspace(1e-4, bands - 1, bands, DType::f32, device) * (2 * std::numbers::pi);
+  features_ = cat({t, cos(angles), sin(angles)}, 1);
+  const double fall = std::log(0.01);
+  window_ = exp(t * linspace(fall / 1.5, fall / 0.3, width, DType::f32, device)) + 0.05;
+}
+
+void HyenaMixer::visit(Visitor& v) {
+  v("qkv", qkv);
+  v("conv", conv);
+  v("in", in);
+  v("mid", mid);
+  v("out", out);
+  v("bias", bias);
+  v("proj", proj);
+  v.constant("features", features_);
+  v.constant("window", window_);
+}
+
+std::string HyenaMixer::settings() const { return fmt::format("length={}", features_.size(0)); }
+
+Tensor HyenaMixer::filter(std::int64_t taps_) const {
+  const auto rows = [&](const Tensor& x) { return cast(slice(x, 0, 0, taps_), bias.dtype()); };
+  const Tensor h = out.forward(sin(mid.forward(sin(in.forward(rows(features_)) * 10.0)) * 10.0)) * rows(window_);
+  return transpose(flip(h, {0}), 0, 1);
+}
+
+Tensor HyenaMixer::forward(const Tensor& x, MixerState* state) const {
+  const ModuleScope scope(this, "HyenaMixer");
+  const std::int64_t length = features_.size(0);
+  if (x.size(1) > length) fail("HyenaMixer", fmt::format("expected at most {} tokens but got {}", length, x.size(1)));
+  if (state) state->kept.resize(2);
+  const Tensor lengths = state ? state->lengths : Tensor();
+  const Tensors parts = chunk(conv.forward(qkv.forward(x), false, state ? &state->kept[0] : nullptr, lengths), 3, 2);
+  const Tensor u = parts[1] * parts[2];
+  // With a state the taps reach back over all that it keeps.
+  const Tensor y = convolve(u, filter(state ? length : x.size(1)), {}, false, state ? &state->kept[1] : nullptr, lengths) + u * bias;
+  return proj.forward(parts[0] * y);
 }
 
 namespace {

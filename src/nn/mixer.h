@@ -54,11 +54,12 @@ class AnyMixer {
   std::unique_ptr<Mixer> held_;  ///< null only after a move
 };
 
-/// Kind of a transformer layer's mixer. All but attention keep a state that does not grow with the text.
+/// Kind of a transformer layer's mixer. All but attention keep a state that does not grow with the text, Hyena one of the longest text.
 enum class MixerKind : std::uint8_t {
   attention,       ///< MultiHeadAttention
   window,          ///< attention to the last MixerOptions::window tokens
   conv,            ///< ConvMixer
+  hyena,           ///< HyenaMixer
   linear,          ///< RecurrentMixer: linear attention, Katharopoulos et al., 2020
   retnet,          ///< RecurrentMixer: RetNet, Sun et al., 2023
   gla,             ///< RecurrentMixer: gated linear attention, Yang et al., 2024
@@ -67,7 +68,7 @@ enum class MixerKind : std::uint8_t {
   gated_deltanet,  ///< RecurrentMixer: Gated DeltaNet, Yang et al., 2025
   own,             ///< what MixerOptions::own makes
 };
-/// The kind's name: "attention", "window", "conv", "linear", "retnet", "gla", "mamba2", "deltanet", "gated-deltanet", "own".
+/// The kind's name: "attention", "window", "conv", "hyena", "linear", "retnet", "gla", "mamba2", "deltanet", "gated-deltanet", "own".
 const char* name(MixerKind kind);
 /// The kind of that name, but for own; none for another text.
 std::optional<MixerKind> mixer_kind_of(std::string_view name);
@@ -104,6 +105,31 @@ struct ConvMixer final : MixerOf<ConvMixer> {
 
   CausalConv conv;  ///< over the tokens
   Linear gate;      ///< width -> width
+};
+
+/// Hyena of order 2: with q, k and v projections of x, each through a convolution of 3 taps, y = proj(q * (h conv k * v + bias * k * v)).
+/// The filter h has as many taps as the longest text: out(sin(10 mid(sin(10 in(p))))) of features p of a position, times a window that
+/// decays at another rate in each channel. Poli et al., 2023. The long convolution is computed directly, T^2 products for each channel.
+struct HyenaMixer final : MixerOf<HyenaMixer> {
+  HyenaMixer() = default;
+  /// For texts of up to `length` tokens. Throws Error for sizes below 1.
+  HyenaMixer(std::int64_t width, std::int64_t length, Device device = default_device());
+  void visit(Visitor& v) override;
+  std::string settings() const override;
+  /// As Mixer::forward. Throws Error for more than `length` tokens at once; of a longer text a token reads the last `length`.
+  Tensor forward(const Tensor& x, MixerState* state = nullptr) const override;
+  Tensor filter(std::int64_t taps) const;  ///< h for the last `taps` tokens, the oldest first: (width, taps)
+
+  Linear qkv;       ///< width -> 3 width
+  CausalConv conv;  ///< of queries, keys and values
+  Linear in;        ///< 33 features -> 64
+  Linear mid;       ///< 64 -> 64
+  Linear out;       ///< 64 -> width
+  Tensor bias;      ///< (width)
+  Linear proj;      ///< width -> width
+
+ private:
+  Tensor features_, window_;  // (length, 33), (length, width): from the current token backwards
 };
 
 /// Options of RecurrentMixer.

@@ -91,6 +91,7 @@ static AttentionOptions attention_options(const TransformerOptions& o, bool cros
 
 static AnyMixer make_mixer(const MixerOptions& mixer, const TransformerOptions& o, const Tensor& rope) {
   if (mixer.kind == MixerKind::conv) return ConvMixer(o.width, o.device);
+  if (mixer.kind == MixerKind::hyena) return HyenaMixer(o.width, o.length, o.device);
   if (mixer.kind != MixerKind::own) {
     const RecurrentMixerOptions options{
         .heads = o.heads, .head_dim = o.head_dim, .rope = rope, .rope_pairs = o.rope_pairs, .device = o.device};

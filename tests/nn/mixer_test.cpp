@@ -166,6 +166,7 @@ std::vector<std::vector<nn::MixerOptions>> stacks() {
   std::vector<std::vector<nn::MixerOptions>> all = {
       {{.kind = MixerKind::window, .window = 5}},
       {{.kind = MixerKind::conv}},
+      {{.kind = MixerKind::hyena}},
       {{.kind = MixerKind::conv}, {}},
       {{}, {.kind = MixerKind::gla}},
       {{.kind = MixerKind::own, .own = [](std::int64_t size) { return Mean(size); }}},
@@ -205,6 +206,54 @@ TEST_CASE("The convolution mixer is a gate times four taps") {
   CHECK(distance(y, z * (matmul(x, transpose(mixer.gate.weight, 0, 1)) + mixer.gate.bias)) < 1e-5);
 }
 
+TEST_CASE("Hyena's filter and convolution are those of the paper's formulas") {
+  manual_seed(3);
+  constexpr std::int64_t length = 40, tokens = 30;
+  nn::HyenaMixer mixer(width, length);
+  nn::to(mixer, DType::f64);
+  const Tensor x = tokens_of(2, tokens, DType::f64), y = mixer(x);
+  // h of each number of tokens back, in rows (1, width).
+  const auto times = [](const Tensor& z, const nn::Linear& layer) {
+    const Tensor product = matmul(z, transpose(layer.weight, 0, 1));
+    return layer.bias.defined() ? product + layer.bias : product;
+  };
+  Tensors filter;
+  for (std::int64_t back = 0; back < tokens; ++back) {
+    const double t = double(back) / (length - 1);
+    std::vector<double> features{t};
+    for (const bool is_sine : {false, true})
+      for (int band = 0; band < 16; ++band) {
+        const double angle = 2 * std::acos(-1.0) * t * (1e-4 + band * (15 - 1e-4) / 15);
+        features.push_back(is_sine ? std::sin(angle) : std::cos(angle));
+      }
+    std::vector<double> window;
+    for (std::int64_t c = 0; c < width; ++c) {
+      const double slow = std::log(0.01) / 1.5, fast = std::log(0.01) / 0.3;
+      window.push_back(std::exp(t * (slow + (fast - slow) * double(c) / (width - 1))) + 0.05);
+    }
+    const Tensor z = Tensor::from(features, {1, 33});
+    filter.push_back(times(sin(times(sin(times(z, mixer.in) * 10.0), mixer.mid) * 10.0), mixer.out) * Tensor::from(window, {1, width}));
+  }
+  Tensors inputs, products, results;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    inputs.push_back(times(select(x, 1, t), mixer.qkv));
+    Tensor z = mixer.conv.bias;
+    for (std::int64_t k = 0; k < 3 && k <= t; ++k) z = z + inputs[std::size_t(t - k)] * select(select(mixer.conv.weight, 1, 0), 1, 2 - k);
+    const Tensor q = slice(z, 1, 0, width), k = slice(z, 1, width, 2 * width), v = slice(z, 1, 2 * width);
+    products.push_back(k * v);
+    Tensor sum = products.back() * mixer.bias;
+    for (std::int64_t back = 0; back <= t; ++back) sum = sum + products[std::size_t(t - back)] * filter[std::size_t(back)];
+    results.push_back(times(q * sum, mixer.proj));
+  }
+  const Tensor expected = stack(results, 1), weights = tokens_of(2, tokens, DType::f64);
+  CHECK(distance(y, expected) < 1e-5);  // the tables of features and windows are f32
+  const Tensors parameters = nn::parameters(mixer), got = grad({y}, parameters, {weights}), want = grad({expected}, parameters, {weights});
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    INFO(nn::named_parameters(mixer)[i].name);
+    CHECK(distance(got[i], want[i]) < 1e-4 * std::max(1.0, double(max(abs(want[i])).item())));
+  }
+}
+
 TEST_CASE("A mixer that reads in pieces gives what it gives at once") {
   const NoGrad unrecorded;
   const auto check = [](const nn::Mixer& mixer) {
@@ -218,6 +267,7 @@ TEST_CASE("A mixer that reads in pieces gives what it gives at once") {
   }
   manual_seed(3);
   check(nn::ConvMixer(width));
+  check(nn::HyenaMixer(width, longest));
   check(Mean(width));
 }
 
@@ -242,6 +292,7 @@ TEST_CASE("Padding after a row's own tokens is not in a mixer's state") {
   }
   manual_seed(3);
   check(nn::ConvMixer(width));
+  check(nn::HyenaMixer(width, longest));
 }
 
 TEST_CASE("Models with mixers are causal, and read with a cache what they read at once") {
@@ -393,6 +444,8 @@ TEST_CASE("Mistakes with mixers get one line") {
   says([] { nn::RecurrentMixer(MixerKind::conv, 8); },
        "[RecurrentMixer] expected linear, retnet, gla, mamba2, deltanet or gated-deltanet but got conv");
   says([] { nn::RecurrentMixer(MixerKind::gla, 8, {.heads = 3}); }, "[RecurrentMixer] expected a width that the number of heads divides");
+  says([] { nn::HyenaMixer(8, 0); }, "[HyenaMixer] expected sizes >= 1 but got width 8 and length 0");
+  says([] { nn::HyenaMixer(8, 3).forward(zeros({1, 4, 8})); }, "[HyenaMixer] expected at most 3 tokens but got 4");
   says([] { nn::CausalConv(0, 4); }, "[CausalConv] expected sizes >= 1 but got 0 channels and 4 taps");
   says([] { model_of({{.kind = MixerKind::window, .window = 0}}); }, "[TransformerLayer] expected a window >= 1 but got 0");
   says([] { model_of({{.kind = MixerKind::own}}); }, "[TransformerLayer] expected a function that makes a mixer");

@@ -195,6 +195,7 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--mlp 3", model([](auto& m) { m.ff = 48; })},
           {"--mlp 0", model([](auto& m) { m.ff = 0; })},
           {"--mixer conv", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::conv}}; })},
+          {"--mixer hyena", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::hyena}}; })},
           {"--mixer linear", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::linear}}; })},
           {"--mixer retnet", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::retnet}}; })},
           {"--mixer gla", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::gla}}; })},
@@ -248,7 +249,7 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--width 17 --heads 17", "--positions: rotary ones turn pairs"},
           {"--mlp -1", "--mlp: "},
           {"--mixer perceiver",
-           "--mixer: expected attention, window, conv, linear, retnet, gla, mamba2, deltanet, gated-deltanet but got "
+           "--mixer: expected attention, window, conv, hyena, linear, retnet, gla, mamba2, deltanet, gated-deltanet but got "
            "perceiver"},
           {"--mixer gla,", "--mixer: expected attention, window"},
           {"--mixer gla --causal False", "--mixer: expected attention with causal False but got gla"},
