@@ -266,7 +266,12 @@ TEST_CASE("Batches do not change what decode and score-pairs print") {
       CHECK(outputs.size() == 1);
     }
     const std::string sources = slurp(models.data / "valid.de"), targets = slurp(models.data / "valid.en");
-    CHECK(models.score_pairs(model, sources, targets, {"--batch-size", "1"}) == models.score_pairs(model, sources, targets));
+    const auto alone = models.score_pairs(model, sources, targets, {"--batch-size", "1"}),
+               together = models.score_pairs(model, sources, targets);
+    // oneDNN's float32 products of a large batch have other last bits (docs/precision.md).
+    const double bound = __builtin_cpu_is("intel") ? 2e-6 : 0;
+    REQUIRE(alone.size() == together.size());
+    for (std::size_t i = 0; i < alone.size(); ++i) CHECK(std::abs(alone[i] - together[i]) <= bound);
   }
 }
 
