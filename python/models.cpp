@@ -36,12 +36,13 @@ void bind_attention(nb::module_& m) {
   attention.def(
       "__init__",
       [](nn::MultiHeadAttention* self, std::int64_t width, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, double dropout,
-         bool bias, bool cross, const MaybeTensor& rope, const Choice<RopePairs>& rope_pairs, const DeviceLike& device) {
+         bool bias, bool cross, std::int64_t window, const MaybeTensor& rope, const Choice<RopePairs>& rope_pairs,
+         const DeviceLike& device) {
         new (self) nn::MultiHeadAttention(
-            width, {heads, kv_heads, head_dim, dropout, bias, cross, given(rope), RopePairs(rope_pairs), device.get()});
+            width, {heads, kv_heads, head_dim, dropout, bias, cross, window, given(rope), RopePairs(rope_pairs), device.get()});
       },
       "width"_a, nb::kw_only(), "heads"_a = 1, "kv_heads"_a = 0, "head_dim"_a = 0, "dropout"_a = 0, "bias"_a = true, "cross"_a = false,
-      "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "device"_a = nb::none());
+      "window"_a = 0, "rope"_a = nb::none(), "rope_pairs"_a = choice(RopePairs::adjacent), "device"_a = nb::none());
   const auto run = [](const nn::MultiHeadAttention& module, const Tensor& x, const MaybeTensor& memory, const AttentionMask& mask) {
     return memory ? module.forward(x, *memory, mask) : module.forward(x, mask);
   };
@@ -61,6 +62,7 @@ void bind_attention(nb::module_& m) {
     a["dropout"] = options.dropout;
     a["bias"] = options.bias;
     a["cross"] = options.cross;
+    a["window"] = options.window;
     a["rope"] = nb::cast(maybe(options.rope));
     a["rope_pairs"] = name_of(options.rope_pairs);
   });

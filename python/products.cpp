@@ -159,6 +159,14 @@ void bind_branches(nb::module_& m) {
       },
       "x_gates"_a, "h_gates"_a, "c"_a, Released());
   m.def("gru_cell", &gru_cell, "x_gates"_a, "h_gates"_a, "h"_a, Released());
+  m.def(
+      "linear_recurrence",
+      [](const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& log_decay, const MaybeTensor& beta,
+         const MaybeTensor& initial_state) {
+        const Recurrence result = linear_recurrence(q, k, v, {given(log_decay), given(beta), given(initial_state)});
+        return std::pair(result.y, result.state);
+      },
+      "q"_a, "k"_a, "v"_a, nb::kw_only(), "log_decay"_a = nb::none(), "beta"_a = nb::none(), "initial_state"_a = nb::none(), Released());
 }
 
 void bind_attention(nb::module_& m) {

@@ -1,5 +1,6 @@
 """Modules: ready ones, those written in Python, lists, files, models."""
 
+import copy
 import gc
 import re
 import signal
@@ -263,6 +264,11 @@ def test_attention_modules():
     attention = nn.MultiHeadAttention(8, heads=2)
     y = attention(x, mask=causal)
     assert tern.allclose(y[:, :2], attention(x[:, :2], mask=causal), absolute=1e-6) and not tern.allclose(y, attention(x))
+    windowed = nn.MultiHeadAttention(8, heads=2, window=2)
+    windowed.load_state_dict(attention.state_dict())
+    assert tern.allclose(windowed(x, mask=causal), attention(x, mask=tern.AttentionMask(causal=True, window=2)))
+    assert not tern.allclose(windowed(x, mask=causal), y)
+    assert tern.allclose(copy.deepcopy(windowed)(x, mask=causal), windowed(x, mask=causal))
     cross = nn.MultiHeadAttention(8, heads=2, cross=True)
     assert cross(x, memory).shape == x.shape and cross.qkv is None
     hidden = tern.AttentionMask(padding=tern.tensor([[False, True, True]] * 2))

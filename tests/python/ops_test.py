@@ -264,3 +264,19 @@ def test_dropout_keeps_the_mean_and_multinomial_follows_the_weights():
     drawn = tern.multinomial(tern.tensor([0.0, 1.0, 3.0]), 4000, replacement=True)
     counts = tern.bincount(drawn, least=3).tolist()
     assert counts[0] == 0 and 2800 < counts[2] < 3200
+
+
+def test_a_linear_recurrence_is_its_token_loop():
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((2, 70, 3, 4)) / 2 for _ in range(3))
+    decay, beta, first = -rng.random((2, 70, 3)), rng.random((2, 70, 3)), rng.standard_normal((2, 3, 4, 4))
+    state, want = first.copy(), []
+    for t in range(70):
+        state = np.exp(decay[:, t])[..., None, None] * state
+        value = beta[:, t, :, None] * (v[:, t] - np.einsum("bhd,bhdv->bhv", k[:, t], state))
+        state = state + np.einsum("bhd,bhv->bhdv", k[:, t], value)
+        want.append(np.einsum("bhd,bhdv->bhv", q[:, t], state))
+    operands = {"log_decay": decay, "beta": beta, "initial_state": first}
+    y, last = tern.linear_recurrence(*map(tern.tensor, (q, k, v)), **{name: tern.tensor(x) for name, x in operands.items()})
+    np.testing.assert_allclose(y.numpy(), np.stack(want, 1), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(last.numpy(), state, rtol=1e-10, atol=1e-12)
