@@ -248,7 +248,7 @@ void train(const Options& options) {
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
       task(options).ids(), options.train_examples, options.valid_examples, options.test_examples);
   print_example(task(options), data.train);
-  say("model    {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.width,
+  say("model    {} of {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.mixer, options.width,
       counted(options.heads, "head"), options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
       static_cast<double>(params) / 1e6);
   say("training {} updates of {} examples at most on {}{}, {}, {}\n", trainer.total_updates(), options.batch_size, ranks.describe(),

@@ -54,7 +54,8 @@ class AnyMixer {
   std::unique_ptr<Mixer> held_;  ///< null only after a move
 };
 
-/// Kind of a transformer layer's mixer. All but attention keep a state that does not grow with the text, Hyena one of the longest text.
+/// Kind of a transformer layer's mixer. All but attention and windows, whose cache is the text's, keep a state that does not grow with it;
+/// Hyena's is that of the longest text.
 enum class MixerKind : std::uint8_t {
   attention,       ///< MultiHeadAttention
   window,          ///< attention to the last MixerOptions::window tokens
