@@ -20,7 +20,7 @@ namespace tern::compiler {
 
 namespace {
 
-constexpr unsigned summing_threads = 1 << 17;  ///< of a kernel that adds up columns at most, each block of which leaves a part
+constexpr unsigned most_summing_threads = 1 << 17;  ///< of a kernel that adds up columns at most, each block of which leaves a part
 
 /// Type of a dtype's elements in the text, and the one in which they are computed.
 const char* type_of(DType dtype) {
@@ -374,7 +374,7 @@ class Printer {
       result_.blocks = static_cast<unsigned>((group_.rows() + layout_.rows_of_block - 1) / layout_.rows_of_block);
       begin += print_rows(operands);
       if (!result_.sums.empty()) {
-        result_.blocks = std::min(result_.blocks, summing_threads / result_.threads);
+        result_.blocks = std::min(result_.blocks, most_summing_threads / result_.threads);
         if (reductions_ > 0 && layout_.threads_of_row > 32) end = "  __syncthreads();\n";
         end += "  }\n" + ends_;
       }

@@ -18,10 +18,6 @@ struct Window {
   bool is_written;
 };
 
-Window window_of(View view, const Call::Place& place, std::size_t call, kernels::Access access) {
-  view.data = reinterpret_cast<void*>(place.offset);
-  return {view, call, access != kernels::Access::read};
-}
 std::int64_t offset_of(const View& window) { return reinterpret_cast<std::intptr_t>(window.data); }
 
 /// The window of a copy's destination in which the elements of `window` are, that is of its original; nothing if its dimensions are not
@@ -68,7 +64,8 @@ class Dropper {
   Dropper(std::vector<Call>& calls, const std::vector<Block>& blocks) : calls_(calls), blocks_(blocks), windows_(blocks.size()) {
     for (std::size_t i = 0; i < calls.size(); ++i)
       each_view(calls[i], [&](const View& view, kernels::Access access, const Call::Place& place) {
-        if (place.block != Call::Place::none && view.numel() > 0) windows_[place.block].push_back(window_of(view, place, i, access));
+        if (place.block != Call::Place::none && view.numel() > 0)
+          windows_[place.block].push_back({window_of(view, place), i, access != kernels::Access::read});
       });
   }
 
@@ -99,8 +96,7 @@ class Dropper {
     if (!copy || copy->x.dtype != copy->y.dtype || copy->x.numel() == 0) return false;
     const Call::Place at = calls_[index].places[0], to_at = calls_[index].places[1];
     if (at.block == to_at.block || blocks_[at.block].kind != Block::Kind::inner) return false;
-    const View from = window_of(copy->x, at, index, kernels::Access::read).view,
-               to = window_of(copy->y, to_at, index, kernels::Access::write).view;
+    const View from = window_of(copy->x, at), to = window_of(copy->y, to_at);
     std::vector<std::pair<std::size_t, View>> writers;  // calls, and their windows of the copy
     std::int64_t written = 0;
     std::size_t first = index;

@@ -45,9 +45,7 @@ class Former {
   void each_touch(const Call& call, F f) {
     each_view(call, [&](const View& view, kernels::Access access, const Call::Place& place) {
       if (place.block == Call::Place::none || numel(view.shape) == 0) return;
-      View window = view;
-      window.data = reinterpret_cast<void*>(place.offset);
-      f(place.block, access != kernels::Access::read, window);
+      f(place.block, access != kernels::Access::read, window_of(view, place));
     });
   }
 

@@ -51,6 +51,11 @@ struct Group {
   std::int64_t columns() const { return numel(shape) / std::max<std::int64_t>(rows(), 1); }
 };
 
+/// The view with its offset in its block for an address, as overlap() takes those of one block.
+View window_of(View view, const Call::Place& place);
+/// Bytes of a view's elements, each once: a stride of 0 repeats some.
+std::int64_t bytes_of(const View& view);
+
 /// Use that a member makes of a view; nothing if its elements are not those of the group.
 std::optional<Use> use_of(const Group& group, const View& view, kernels::Access access, const Call::Place& place);
 

@@ -157,7 +157,7 @@ std::optional<std::vector<Use>> uses_in(const Group& group, const Call& call) {
 /// True if two windows of a block, of the elements of one group, have no element in common.
 bool are_apart(const Shape& extents, const Use& a, const Use& b) {
   if (a.dtype != b.dtype || a.is_sum || b.is_sum) return false;
-  const auto view = [&](const Use& use) { return View(reinterpret_cast<void*>(use.offset), extents, use.strides, use.dtype, {}); };
+  const auto view = [&](const Use& use) { return window_of({nullptr, extents, use.strides, use.dtype, {}}, {use.block, use.offset}); };
   return overlap(view(a), view(b)) == Overlap::none;
 }
 
@@ -231,6 +231,18 @@ Shape shape_of(const Call& call) {
     if (place.block != Call::Place::none && (!shape || numel(view.shape) > numel(*shape))) shape = view.shape;
   });
   return shape.value_or(Shape{0});
+}
+
+View window_of(View view, const Call::Place& place) {
+  view.data = reinterpret_cast<void*>(place.offset);
+  return view;
+}
+
+std::int64_t bytes_of(const View& view) {
+  auto bytes = static_cast<std::int64_t>(size_of(view.dtype));
+  for (int d = 0; d < view.dims(); ++d)
+    if (view.strides[d] != 0 || view.shape[d] == 0) bytes *= view.shape[d];
+  return bytes;
 }
 
 std::optional<Use> use_of(const Group& group, const View& view, kernels::Access access, const Call::Place& place) {

@@ -25,14 +25,6 @@ std::string counted(const std::vector<std::string>& names) {
   return text;
 }
 
-/// Elements of a view, of which a stride of 0 repeats some, in bytes.
-std::int64_t bytes_of(const View& view) {
-  std::int64_t count = 1;
-  for (int d = 0; d < view.dims(); ++d)
-    if (view.strides[d] != 0 || view.shape[d] == 0) count *= view.shape[d];
-  return count * static_cast<std::int64_t>(size_of(view.dtype));
-}
-
 }  // namespace
 
 ProgramOverview compiler::Program::overview() const {

@@ -44,12 +44,8 @@ class PendingSums::Kernel final : public KernelCall {
 };
 
 bool PendingSums::has(const View& view, const Call::Place& place) const {
-  const auto window = [](View x, const Call::Place& at) {
-    x.data = reinterpret_cast<void*>(at.offset);
-    return x;
-  };
   return place.block != Call::Place::none && std::any_of(sums_.begin(), sums_.end(), [&](const Sum& sum) {
-           return sum.at.block == place.block && overlap(window(sum.to, sum.at), window(view, place)) != Overlap::none;
+           return sum.at.block == place.block && overlap(window_of(sum.to, sum.at), window_of(view, place)) != Overlap::none;
          });
 }
 bool PendingSums::has(const CudaText& text) const {

@@ -59,7 +59,7 @@ struct Call {
   Context::Kernels ways;      ///< the thread's choice of kernels: the precision of products
 };
 
-/// What the kernels of groups took on a GPU.
+/// Counts of the texts that the kernels of groups have on a GPU, and their time.
 struct CompileCounts {
   std::size_t compiled = 0;  ///< texts that were compiled
   std::size_t kept = 0;      ///< texts whose code the cache on disk had
@@ -110,7 +110,7 @@ class Program {
   std::string text() const;
   /// The text of the kernels that its groups are on a GPU (compile/cuda_text.h), whatever the device.
   std::string code() const;
-  /// What a run does, as data.
+  /// The groups and blocks of a run, as data.
   ProgramOverview overview() const;
 
   std::size_t size() const { return calls_.size(); }            ///< number of kernels that were traced

@@ -122,11 +122,12 @@ class Recomputer {
     return std::none_of(uses_[block].writers.begin(), uses_[block].writers.end(),
                         [&](const Writer& writer) { return writer.group >= from && writer.group <= to; });
   }
-  static std::int64_t bytes_of(const View& view) {
-    auto bytes = static_cast<std::int64_t>(size_of(view.dtype));
-    for (int d = 0; d < view.dims(); ++d)
-      if (view.strides[d] != 0) bytes *= view.shape[d];
-    return bytes;
+  /// Bytes that it costs to have the group `to` read a value of `from`: twice, if nobody else needs it in memory.
+  std::int64_t cost_of(std::size_t block, const View& view, std::size_t from, std::size_t to) const {
+    const std::set<std::size_t>& readers = uses_[block].readers;
+    const bool is_for_this = blocks_[block].kind == Block::Kind::inner &&
+                             std::all_of(readers.begin(), readers.end(), [&](std::size_t g) { return g == from || g == to; });
+    return bytes_of(view) * (is_for_this ? 2 : 1);
   }
   bool reads(std::size_t group, std::size_t block) const {
     return std::any_of(groups_[group].uses.begin(), groups_[group].uses.end(), [&](const Use& use) { return use.block == block; });
@@ -143,10 +144,7 @@ class Recomputer {
       flow.add_edge(node.in, node.out, !stays(block, from, to) ? unlimited : reads(to, block) ? 0 : bytes_of(view));
       return node;
     }
-    const std::set<std::size_t>& readers = uses_[block].readers;
-    const bool is_for_this = blocks_[block].kind == Block::Kind::inner &&
-                             std::all_of(readers.begin(), readers.end(), [&](std::size_t g) { return g == from || g == to; });
-    flow.add_edge(node.in, node.out, bytes_of(view) * (is_for_this ? 2 : 1));
+    flow.add_edge(node.in, node.out, cost_of(block, view, from, to));
     each_view(calls_[writer->call], [&](const View& operand, kernels::Access access, const Call::Place& place) {
       if (place.block == Call::Place::none || access != kernels::Access::read) return;
       flow.add_edge(add_value(flow, nodes, place.block, operand, from, to).out, node.in, unlimited);
@@ -166,10 +164,7 @@ class Recomputer {
       });
       const Node node = add_value(flow, nodes, value, *view, from, to);
       flow.add_edge(node.out, 1, unlimited);
-      const std::set<std::size_t>& readers = uses_[value].readers;
-      const bool is_for_this = blocks_[value].kind == Block::Kind::inner &&
-                               std::all_of(readers.begin(), readers.end(), [&](std::size_t g) { return g == from || g == to; });
-      before += bytes_of(*view) * (is_for_this ? 2 : 1);
+      before += cost_of(value, *view, from, to);
     }
     const std::int64_t after = flow.maximum();
     if (before - after < least_gain) return;

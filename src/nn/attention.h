@@ -21,7 +21,7 @@ class LayerCache {
   Tensor rotated(const Tensor& x, const Tensor& table, std::int64_t heads, RopePairs pairs = RopePairs::adjacent) const;
   /// Keys and values (B, S, 2 Hkv, D) of a memory, for cross attention: computed once.
   Tensor memory(const std::function<Tensor()>& keys_values) const;
-  /// What a mixer in attention's place kept of the tokens so far; nothing before the first ones.
+  /// State of the mixer in attention's place after the tokens so far; nothing before the first ones.
   Tensors mixer_state() const;
   /// Keeps it, in the memory that it had before.
   void keep(const Tensors& mixer_state) const;

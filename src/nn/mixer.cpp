@@ -135,7 +135,7 @@ Tensor HyenaMixer::forward(const Tensor& x, MixerState* state) const {
 
 namespace {
 
-/// What distinguishes the kinds of RecurrentMixer beside their decays.
+/// Parts that a kind of RecurrentMixer has, beside its decay.
 struct Form {
   bool has_conv = false, has_dt = false, has_beta = false, has_gate = true, has_norm = true;
 

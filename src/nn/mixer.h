@@ -9,7 +9,7 @@
 
 namespace tern::nn {
 
-/// What a mixer keeps of the tokens that it has read, for a text that a model reads piece by piece.
+/// State of a mixer after the tokens that it has read, for a text that a model reads piece by piece.
 struct MixerState {
   Tensors kept = {};    ///< in an order of the mixer's own, the batch first in each; empty before the first token
   Tensor lengths = {};  ///< (B), i64: the number of x's tokens that row b has, padding follows; undefined: all

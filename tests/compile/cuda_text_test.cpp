@@ -15,8 +15,10 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "skip.h"
+#include "written_ops.h"
 
 using namespace tern;
+using namespace tern::test;
 
 namespace {
 
@@ -56,16 +58,6 @@ std::vector<std::string> kernels_with_gradient(F f, const Tensor& x, const Tenso
       },
       x, weights);
 }
-
-Tensor softmax_of_ops(const Tensor& x) {
-  const Tensor e = exp(x - max(x, -1, true));
-  return e / sum(e, -1, true);
-}
-Tensor layer_norm_of_ops(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
-  const Tensor centered = x - mean(x, -1, true);
-  return centered * rsqrt(mean(centered * centered, -1, true) + 1e-5) * gamma + beta;
-}
-Tensor gelu_of_ops(const Tensor& x) { return x * 0.5 * (tanh((x + x * x * x * 0.044715) * 0.7978845608) + 1); }
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What a program shows of its groups and its memory.
+// The groups and the memory that a program shows.
 #include <algorithm>
 
 #include "autodiff/engine.h"

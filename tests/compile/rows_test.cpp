@@ -15,8 +15,10 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "written_ops.h"
 
 using namespace tern;
+using namespace tern::test;
 
 namespace {
 
@@ -57,22 +59,13 @@ void check(const Function& f, const std::vector<Shape>& shapes, DType dtype, std
   CHECK(std::stoul(report.substr(at + 12)) <= most_kernels);
 }
 
-Tensor norm_of_ops(const Tensor& x) {
-  const Tensor centered = x - mean(x, -1, true);
-  return centered * rsqrt(mean(centered * centered, -1, true) + 1e-5);
-}
-Tensor softmax_of_ops(const Tensor& x) {
-  const Tensor e = exp(x - max(x, -1, true));
-  return e / sum(e, -1, true);
-}
-
 void norms() {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const Shape& shape :
          {Shape{3, 5, 16}, Shape{700, 37}, Shape{4, 512, 512}, Shape{129, 1000}, Shape{33, 4096}, Shape{70, 10000}, Shape{5, 16384}}) {
       INFO(to_string(shape) << " " << name(dtype));
       const std::int64_t columns = shape.back();
-      check([](const Tensors& in) { return norm_of_ops(in[0]) * in[1] + in[2]; }, {shape, {columns}, {columns}}, dtype, 8);
+      check([](const Tensors& in) { return layer_norm_of_ops(in[0], in[1], in[2]); }, {shape, {columns}, {columns}}, dtype, 8);
     }
 }
 
@@ -106,7 +99,7 @@ void heads() {
     check(attention, {{2, 48, 96}, {96, 288}, {288}, {96, 96}}, dtype, 40);
     const auto chain = [](const Tensors& in) {
       const Tensor x = matmul(in[0], in[1]);
-      return matmul(x * 0.5 * (tanh((x + x * x * x * 0.044715) * 0.7978845608) + 1) + in[3], in[2]);
+      return matmul(gelu_of_ops(x) + in[3], in[2]);
     };
     check(chain, {{1000, 64}, {64, 512}, {512, 64}, {512}}, dtype, 14);
   }
@@ -149,7 +142,7 @@ void copied() {
   }
 }
 
-/// What values are computed from is edited before they are read again.
+/// Operands of values are edited before those are read again.
 void edited() {
   const Tensor w = randn({320, 320});
   const auto f = [&](const Tensor& a) {

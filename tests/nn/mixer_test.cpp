@@ -175,6 +175,18 @@ std::vector<std::vector<nn::MixerOptions>> stacks() {
   return all;
 }
 
+/// Calls check(mixer) for a mixer of each kind that keeps a state.
+template <class F>
+void for_each_mixer(F check) {
+  for (const MixerKind kind : recurrent_kinds) {
+    INFO(nn::name(kind));
+    check(mixer_of(kind, DType::f32));
+  }
+  manual_seed(3);
+  check(nn::ConvMixer(width));
+  check(nn::HyenaMixer(width, longest));
+}
+
 }  // namespace
 
 TEST_CASE("Recurrent mixers and their gradients are those of the papers' formulas, token by token") {
@@ -261,13 +273,7 @@ TEST_CASE("A mixer that reads in pieces gives what it gives at once") {
     CHECK(distance(in_pieces(mixer, x, std::vector<std::int64_t>(70, 1)), whole) < 2e-5);
     CHECK(distance(in_pieces(mixer, x, {1, 2, 60, 7}), whole) < 2e-5);
   };
-  for (const MixerKind kind : recurrent_kinds) {
-    INFO(nn::name(kind));
-    check(mixer_of(kind, DType::f32));
-  }
-  manual_seed(3);
-  check(nn::ConvMixer(width));
-  check(nn::HyenaMixer(width, longest));
+  for_each_mixer(check);
   check(Mean(width));
 }
 
@@ -286,13 +292,7 @@ TEST_CASE("Padding after a row's own tokens is not in a mixer's state") {
       CHECK(distance(slice(next, 0, b, b + 1), mixer.forward(slice(more, 0, b, b + 1), &own)) < 2e-5);
     }
   };
-  for (const MixerKind kind : recurrent_kinds) {
-    INFO(nn::name(kind));
-    check(mixer_of(kind, DType::f32));
-  }
-  manual_seed(3);
-  check(nn::ConvMixer(width));
-  check(nn::HyenaMixer(width, longest));
+  for_each_mixer(check);
 }
 
 TEST_CASE("Models with mixers are causal, and read with a cache what they read at once") {

@@ -66,7 +66,7 @@ void add_gru_cell(Rows& rows, const std::vector<Shape>& states) {
   rows.push_back(row);
 }
 
-/// What a case of linear_recurrence has beside q, k and v.
+/// Sizes and options of a case of linear_recurrence.
 struct Recurrences {
   std::int64_t batch, tokens, heads, width, columns;
   int decay_dims = 0;  ///< of log_decay: none, a head's, a token's or a channel's

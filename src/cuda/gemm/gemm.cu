@@ -118,7 +118,8 @@ class CublasLtGemm {
     c_ = make_layout(p, p.m, p.n, p.ldc, p.c_batch_stride);
   }
 
-  /// At most max_count algorithms, itself at most max_timed, for operands of this alignment, ranked by cuBLASLt's model.
+  /// At most max_count algorithms, itself at most max_timed, for operands of this alignment, ranked by cuBLASLt's model; those that do
+  /// not divide the depth of a small product too far come first.
   std::vector<Candidate> algorithms(const GemmOperands& operands, cublasLtHandle_t handle, int max_count) const {
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
