@@ -13,9 +13,11 @@ namespace tern::recall {
 /// invalid options, before anything is written.
 void train(const Options& options);
 
-/// A grid of trainings: all combinations of lengths, numbers of layers, widths and seeds. An empty list is the value of the options.
+/// A grid of trainings: all combinations of its lists. An empty list is the value of the options.
 struct Grid {
   std::vector<std::int64_t> lengths, layers, widths, seeds;
+  std::vector<std::string> mixers;  ///< each as Options::mixer
+  std::vector<double> lrs;          ///< tried in turn until one reaches Options::target
 };
 
 /// Trains the grid, appends each finished run to options.out/sweep.csv, and calls plot(). Runs that are in the table are skipped, so that
@@ -23,8 +25,9 @@ struct Grid {
 /// the first run, for an impossible run, and FileError for a table of other settings, or if another process writes to the directory.
 void sweep(const Options& options, const Grid& grid);
 
-/// Draws recall.svg and mqar.svg from the runs of these tasks in the sweeps' tables, and prints the accuracy for each number of layers and
-/// the least number that reaches 90% with every seed. Throws FileError.
+/// Draws recall.svg and mqar.svg from the runs of these tasks in the sweeps' tables, of several mixers also recall-states.svg and
+/// mqar-states.svg, and prints the accuracy for each number of layers and the least number that reaches 90% with every seed. Of several
+/// rates it takes the best. Throws FileError.
 void plot(const std::vector<std::string>& tables, const std::filesystem::path& directory);
 
 struct HardcodedOptions : apps::Processors {

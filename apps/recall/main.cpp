@@ -75,12 +75,19 @@ void add_train(CLI::App& app) {
 }
 
 /// Adds an option for a list "1,2,3", of numbers that pass the check.
-void add_list(CLI::App& command, const std::string& name, const std::string& help, const apps::Check& check,
-              std::vector<std::int64_t>& list) {
-  command.add_option_function<std::string>(
-             name, [&list](const std::string& text) { list = apps::numbers(text); }, help)
+template <class T>
+void add_list(CLI::App& command, const std::string& name, const std::string& help, const apps::Check& check, std::vector<T>& list) {
+  const auto parse = [&list](const std::string& text) {
+    if constexpr (std::is_same_v<T, double>) list = apps::reals(text);
+    else list = apps::numbers(text);
+  };
+  command.add_option_function<std::string>(name, parse, help)
       ->check(apps::list_of(check))
-      ->type_name("N,N,...");
+      ->type_name(std::is_same_v<T, double> ? "X,X,..." : "N,N,...");
+}
+
+const Entry& entry_of(const std::string& key) {
+  return *std::find_if(entries().begin(), entries().end(), [&](const Entry& entry) { return entry.key == key; });
 }
 
 void add_sweep(CLI::App& app) {
@@ -100,7 +107,14 @@ void add_sweep(CLI::App& app) {
   add_list(*command, "--widths", "widths (recall the preset's; mqar 64,128,256,512)", apps::whole_number(1, 65536), lists.widths);
   add_list(*command, "--seeds", "seeds (recall 1,2,3,4,5; mqar 1)", apps::seed_value(), lists.seeds);
   add_list(*command, "--lengths", "lengths of mqar, each with its pairs (64,128,256,512)", apps::whole_number(4, 100'000), lists.lengths);
-  add_training(*command, state->arguments, {"layers", "width", "seed", "length"});
+  command
+      ->add_option("--mixer", lists.mixers,
+                   "of the tokens: all, which is each that train knows, or as train's; several for a model each (attention)")
+      ->type_name("NAME ...")
+      ->check([](const std::string& text) { return text == "all" ? std::string() : entry_of("mixer").check(text); })
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_list(*command, "--lrs", "learning rates, tried in turn until one reaches --target (the preset's)", entry_of("lr").check, lists.lrs);
+  add_training(*command, state->arguments, {"layers", "width", "seed", "length", "mixer", "lr"});
   command->callback([state] {
     const Options options = state->arguments.chosen();
     const bool is_mqar = options.task == "mqar";
@@ -108,6 +122,7 @@ void add_sweep(CLI::App& app) {
     const auto fill = [](std::vector<std::int64_t>& list, const std::vector<std::int64_t>& otherwise) {
       if (list.empty()) list = otherwise;
     };
+    if (std::find(grid.mixers.begin(), grid.mixers.end(), "all") != grid.mixers.end()) grid.mixers = mixer_names();
     if (!is_mqar && !grid.lengths.empty()) throw apps::UsageError("--lengths: expected --task mqar; recall's follows from --pairs");
     fill(grid.layers, is_mqar ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>{1, 2, 3, 4});
     fill(grid.seeds, is_mqar ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 2, 3, 4, 5});

@@ -44,9 +44,13 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
   std::string init = "default";  ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)
 
   // Training. The schedule is constant, cosine (each update), cosine-epoch, linear, wsd or one-cycle.
-  std::string loss = "all";  ///< targets of the loss: all tokens, or the answer
-  double target = 0;         ///< validation accuracy at which training stops; 0: after all epochs
+  std::string loss = "all";   ///< targets of the loss: all tokens, or the answer
+  double target = 0;          ///< validation accuracy at which training stops; 0: after all epochs
+  std::int64_t patience = 0;  ///< epochs without a better model after which training stops; 0: never
 };
+
+/// The names that `mixer` knows.
+std::vector<std::string> mixer_names();
 
 /// The values of a preset. Throws UsageError for an unknown name.
 Options preset(const std::string& name);

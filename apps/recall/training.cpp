@@ -54,12 +54,13 @@ Training::Training(const Options& options, const DataSet& data, Device device, t
   const train::AdamWOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
   train::TrainerOptions training{.updates = options_.epochs * per_epoch_,
                                  .updates_per_epoch = per_epoch_,
+                                 .patience = options_.patience,
                                  .lr = options_.lr,
                                  .schedule = options_.schedule,
                                  .warmup = options_.warmup,
                                  .clip = options_.clip,
                                  .precision = precision(options_),
-                                 .may_end_early = options_.target > 0,
+                                 .may_end_early = options_.target > 0 || options_.patience > 0,
                                  .profile = options_.profile,
                                  .compile = options_.compile};
   if (options_.schedule == "cosine-epoch")

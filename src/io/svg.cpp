@@ -345,7 +345,7 @@ std::pair<float, float> range_of(const HeatMap& map) {
 /// The colour of a value: eight shades of blue for positive and of red for negative ones; "" for about 0, the background.
 std::string shade(float value, float largest) {
   if (value == hidden || largest == 0) return "";
-  const int level = static_cast<int>(std::lround(8 * std::sqrt(std::abs(value) / largest)));
+  const int level = static_cast<int>(std::lround(8 * std::sqrt(std::min(std::abs(value) / largest, 1.f))));
   if (level == 0) return "";
   const int faint = 235 - level * 23, strong = level < 8 ? 246 : 216;
   return value > 0 ? fmt::format("#{:02x}{:02x}{:02x}", faint, faint + 10, strong)
@@ -397,6 +397,13 @@ std::string labels(const HeatMap& map, double left, double top, double cell) {
       write(x, y, map.column_names[i], is_slanted ? "end" : "middle", is_slanted ? rotated(-50, x, y) : "");
     }
   }
+  if (map.is_percent && cell >= 2 * name_room)
+    for (std::size_t i = 0; i < map.values.size(); ++i) {
+      if (map.values[i] == hidden) continue;
+      const std::size_t row = i / static_cast<std::size_t>(map.columns), column = i % static_cast<std::size_t>(map.columns);
+      write(left + cell * (static_cast<double>(column) + 0.5), top + cell * static_cast<double>(row) + middle,
+            fmt::format("{:.0f}", 100 * map.values[i]), "middle", map.values[i] > 0.3f ? " fill=\"#ffffff\"" : "");
+    }
   double named = left - name_room;  // where the last block's name is: one beside it keeps a distance, however narrow the blocks
   for (std::size_t i = 0; i < map.blocks.size(); ++i) {
     const std::int64_t first = map.blocks[i].first, end = i + 1 < map.blocks.size() ? map.blocks[i + 1].first : map.columns;
@@ -460,7 +467,7 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
     body += fmt::format("<rect x=\"{:g}\" y=\"{:g}\" width=\"{:g}\" height=\"{:g}\" fill=\"#ffffff\" stroke=\"{}\"/>\n", left, top, width,
                         height, grey);
     body += fmt::format("<g transform=\"translate({:g} {:g}) scale({:g})\" shape-rendering=\"crispEdges\">{}</g>\n", left, top, cell,
-                        cells(map, std::max(-low, high)));
+                        cells(map, whole.is_percent ? 1 : std::max(-low, high)));
     body += labels(whole, left, top, whole_cell);
     left += std::max(width, 170.0) + gap;
     lowest = std::max(lowest, top + height + below + (is_named ? reach(whole.column_names) : 0));

@@ -117,6 +117,7 @@ struct HeatMap {
     std::int64_t first = 0;
   };
   std::vector<Block> blocks = {};
+  bool is_percent = false;  ///< 1 is the darkest colour, and cells with room show their value as percents
 };
 
 /// Heat maps side by side, each in colours of its own range: blue above 0, red below, the darker the larger the value's root, so that small

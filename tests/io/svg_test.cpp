@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <regex>
+#include <set>
 
 #include "catch.h"
 #include "message.h"
@@ -166,6 +167,18 @@ TEST_CASE("A heat map of a sentence has the names of its tokens") {
   CHECK(contains(map(4, 15), "scale(20)"));       // 300 for few
   CHECK_FALSE(contains(map(100, 100), ">r99<"));  // too many to be read: as small as a map without names
   CHECK(contains(map(100, 100), "scale(3)"));
+}
+
+TEST_CASE("A heat map of percents has them in its cells, and one colour for each value") {
+  const float none = -std::numeric_limits<float>::infinity();
+  const std::string svg =
+      to_svg("title", {{"map", 1, 3, {0.5f, 0.074f, none}, {}, {}, {}, true}, {"map", 1, 3, {0.25f, 1, none}, {}, {}, {}, true}});
+  for (const char* value : {">50<", ">7<", ">25<", ">100<"}) CHECK(contains(svg, value));
+  CHECK_FALSE(contains(svg, "inf<"));
+  const std::regex colour("height=\"1\" fill=\"(#[0-9a-f]+)\"");
+  std::set<std::string> colours;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), colour), end; at != end; ++at) colours.insert((*at)[1]);
+  CHECK(colours.size() == 4);
 }
 
 TEST_CASE("Names of narrow blocks of a heat map keep a distance") {

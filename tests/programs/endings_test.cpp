@@ -190,7 +190,7 @@ TEST_CASE("A sweep goes on where it was cut short") {
   CHECK(contents(out).count(".sweep.csv.999.0.tmp") == 0);
 
   const auto before = contents(out);
-  check_refused(run(recall, sweep(out, "1,2,3,4", {"--lr", "0.01"})), "sweep.json: the sweep there has --lr 0.002 and this one 0.01",
+  check_refused(run(recall, sweep(out, "1,2,3,4", {"--warmup", "9"})), "sweep.json: the sweep there has --warmup 100 and this one 9",
                 "tern-recall");
   CHECK(contents(out) == before);
   fs::remove(out / "sweep.json");

@@ -168,6 +168,16 @@ void ends_at_target(const Ran& changed, const Ran& plain) {
   for (std::size_t i = 0; i + 1 < reached.size(); ++i) CHECK(reached[i] < 0.02);
 }
 
+/// Two epochs after the best one, as losses and accuracies say.
+void ends_without_progress(const Ran& changed, const Ran& plain) {
+  CHECK(plain.log("epoch").size() == 30);
+  const std::vector<double> losses = changed.log("valid_loss"), reached = changed.log("valid_accuracy");
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < losses.size(); ++i)
+    if (std::pair(reached[i], -losses[i]) > std::pair(reached[best], -losses[best])) best = i;
+  CHECK(losses.size() == best + 3);
+}
+
 const double third = 0.5 * (1 + std::cos(std::acos(-1.0) / 4));
 const std::string still = "--lr 1e-12",  // the weights stay where they begin
     deep = "--layers 4 --branch-dropout 0.2", mqar = "--preset mqar --task mqar --pairs 3 --length 16 --vocab 32";
@@ -230,6 +240,7 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--dropout 0.5 --branch-dropout 0",
            [](const Ran& changed, const Ran& plain) { CHECK(changed.log("loss") != plain.log("loss")); }, "--branch-dropout 0.5"},
           {"--target 0.02", ends_at_target, "--epochs 30"},
+          {"--patience 2", ends_without_progress, "--epochs 30 --lr 0.1"},
           {"--precision bf16", rounds_by(8e-3)},
           {"--precision fp16", rounds_by(1e-3)},
           {"--use-fused-kernel True", fuses},
@@ -260,6 +271,7 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--loss answers", "--loss: expected all, answer but got answers; did you mean answer?"},
           {"--task copy", "--task: expected recall, mqar but got copy"},
           {"--preset fast", "--preset: expected quick, classic, mqar but got fast"},
+          {"--patience -1", "--patience: expected a whole number from 0 to 1000000 but got -1"},
           {"--target 1.5", "--target: expected a number from 0 to 1 but got 1.5"},
           {"--lr nan", "--lr: "},
           {"--dropout 1", "--dropout: "},
@@ -304,6 +316,11 @@ const std::vector<FlagTable>& tern::programs::test::recall_tables() {
         {"--lengths 64", "--lengths: expected --task mqar"},
         {"--widths 64,65", "--heads: expected a divisor of the width 65"},
         {"--seed 1", "did you mean --seeds?"},
+        {"--lr 1", "did you mean --lrs?"},
+        {"--lrs 0.1,0", "--lrs: expected a number from 1e-12"},
+        {"--mixer gla --mixer perceiver", "--mixer: expected attention, window"},
+        {"--mixer all --causal False", "--mixer: expected attention with causal False but got window"},
+        {"--patience x", "--patience: "},
         {"--out --seeds 1", "--out: expected a value but got --seeds"},
         {"--out /proc/none", "/proc/none: the directory could not be made"},
         {"--device cuda", "--device cuda: "}}},
@@ -329,122 +346,4 @@ TEST_CASE("tern-recall: each flag of multi-query recall and each preset shows as
 TEST_CASE("tern-recall: a wrong value is refused before anything is written") {
   check_refusals(training, recall_train().refusals);
   for (const FlagTable& table : recall_tables()) check_refusals(table.command, table.refusals);
-}
-
-namespace {
-
-/// The rows of a sweep's table.
-std::vector<std::map<std::string, std::string>> rows_of(const Ran& sweep) {
-  std::vector<std::map<std::string, std::string>> rows;
-  std::istringstream table(slurp(sweep.directory / "sweep/sweep.csv"));
-  std::vector<std::string> names;
-  for (std::string line; std::getline(table, line);) {
-    std::vector<std::string> cells;
-    std::istringstream row(line);
-    for (std::string cell; std::getline(row, cell, ',');) cells.push_back(cell);
-    if (names.empty()) {
-      names = cells;
-      continue;
-    }
-    rows.emplace_back();
-    for (std::size_t i = 0; i < names.size(); ++i) rows.back()[names[i]] = cells.at(i);
-  }
-  return rows;
-}
-
-std::vector<std::string> column(const Ran& sweep, const char* name) {
-  std::vector<std::string> values;
-  for (const auto& row : rows_of(sweep)) values.push_back(row.at(name));
-  return values;
-}
-
-const Command sweep_of_mqar{program, "sweep --out OUT/sweep " + small};
-const Command sweeping{program, sweep_of_mqar.words + "--keys 6 --values 7"};
-
-}  // namespace
-
-TEST_CASE(
-    "tern-recall sweep --task --preset --use-fused-kernel --precision --pairs --keys --values --vocab --train-examples --valid-examples "
-    "--test-examples --heads --mlp --mixer --window --norm --positions --dropout --branch-dropout --tied-head --causal --init --loss "
-    "--epochs --batch-size "
-    "--lr --beta2 --weight-decay --schedule --warmup --clip --target (each run is train's with the same options)") {
-  const std::string lists = "--layers 1 --seeds 2 --widths 16 ";
-  std::map<std::string, std::string> plain;
-  for (const std::string change : {"",
-                                   "--use-fused-kernel True",
-                                   "--precision bf16",
-                                   "--pairs 7",
-                                   "--keys 4",
-                                   "--values 5",
-                                   "--train-examples 30",
-                                   "--test-examples 41",
-                                   "--heads 4",
-                                   "--mlp 3",
-                                   "--mixer gla",
-                                   "--mixer window --window 2",
-                                   "--norm rms",
-                                   "--positions learned",
-                                   "--dropout 0.4",
-                                   "--branch-dropout 0.4",
-                                   "--tied-head True",
-                                   "--causal False",
-                                   "--init gpt2",
-                                   "--loss answer",
-                                   "--epochs 3",
-                                   "--batch-size 16",
-                                   "--lr 0.02",
-                                   "--beta2 0.5",
-                                   "--weight-decay 5",
-                                   "--schedule cosine",
-                                   "--warmup 5",
-                                   "--clip 0.01",
-                                   "--preset classic",
-                                   "--target 0.01 --epochs 9 --valid-examples 200",
-                                   "--valid-examples 1 --target 0.02 --epochs 9"}) {
-    INFO(change);
-    const Ran& sweep = ran(sweeping, lists + change);
-    const Json summary = ran(training, change).summary();
-    REQUIRE(rows_of(sweep).size() == 1);
-    const auto row = rows_of(sweep)[0];
-    if (change.empty()) plain = row;
-    else if (change[2] == 'u') CHECK(contains(sweep.result.out, "fused kernels"));  // six digits do not show more
-    else CHECK(std::pair(row.at("train_loss"), row.at("test_loss")) != std::pair(plain.at("train_loss"), plain.at("test_loss")));
-    CHECK(std::stoll(row.at("epochs")) == summary["epochs"]);
-    CHECK(std::stod(row.at("train_loss")) == Approx(summary["train_loss"].get<double>()).epsilon(1e-5));
-    CHECK(std::stod(row.at("test_loss")) == Approx(summary["test_loss"].get<double>()).epsilon(1e-5));
-  }
-  // The length of multi-query recall is of a list.
-  const auto losses = [&](const char* vocab) {
-    return column(ran(sweep_of_mqar, lists + "--lengths 48 --task mqar --preset mqar --pairs 3 --vocab " + vocab), "test_loss");
-  };
-  CHECK(losses("32") != losses("40"));
-  CHECK(losses("32")[0] != plain.at("test_loss"));
-}
-
-TEST_CASE("tern-recall sweep --layers --widths --seeds --lengths --out --threads --device (the runs of a grid)") {
-  const Ran& sweep = ran(sweeping, "--threads 3 --epochs 1 --layers 1,2 --widths 8,16 --seeds 4,5");
-  CHECK(column(sweep, "layers") == std::vector<std::string>{"1", "1", "1", "1", "2", "2", "2", "2"});
-  CHECK(column(sweep, "width") == std::vector<std::string>{"8", "8", "16", "16", "8", "8", "16", "16"});
-  CHECK(column(sweep, "seed") == std::vector<std::string>{"4", "5", "4", "5", "4", "5", "4", "5"});
-  CHECK(contains(sweep.result.out, "on 3 CPU threads"));
-  const std::vector<std::string> params = column(sweep, "params"), losses = column(sweep, "test_loss");
-  CHECK(std::set(params.begin(), params.end()).size() == 4);
-  CHECK(std::set(losses.begin(), losses.end()).size() == 8);
-  const Ran& lengths = ran(sweep_of_mqar,
-                           "--task mqar --preset mqar --vocab 32 --epochs 1 --pairs 1 --layers 1 --widths 8 --seeds 1 "
-                           "--lengths 16,32");
-  CHECK(column(lengths, "length") == std::vector<std::string>{"16", "32"});
-  CHECK(column(lengths, "pairs") == std::vector<std::string>{"1", "2"});
-}
-
-TEST_CASE("tern-recall plot --out (where the picture goes)") {
-  const Ran& sweep = ran(sweeping, "--layers 1 --seeds 2 --widths 16 ");
-  const fs::path path = sweep.directory / "sweep", csv = path / "sweep.csv", other = sweep.directory / "pictures" / "deep";
-  const std::string drawn = slurp(path / "recall.svg");
-  fs::remove(path / "recall.svg");
-  REQUIRE(run(program, {"plot", csv.string(), "--out", other.string()}).code == 0);
-  CHECK(slurp(other / "recall.svg") == drawn);
-  CHECK(!fs::exists(path / "recall.svg"));
-  REQUIRE(run(program, {"plot", csv.string()}).code == 0);
-  CHECK(slurp(path / "recall.svg") == drawn);
 }
