@@ -89,7 +89,10 @@ Tensor CapturedStep::run(const Tensors& inputs) {
     Tensors own = detail::copies_of(inputs);
     Tensor result = step_(own);
     Recording& recording = recording_for(key);
-    if (++recording.runs == runs_as_written_) recording.inputs = std::move(own);
+    if (++recording.runs == runs_as_written_) {
+      recording.inputs = std::move(own);
+      if (result.defined()) recording.result = empty_like(result.detach());
+    }
     return result;
   }
   Recording& recording = recording_for(key);
@@ -135,13 +138,19 @@ void CapturedStep::record(Recording& recording) {
   for (const Tensor& x : recording.inputs)
     if (x.defined() && inputs.size() < backend::GraphStream::max_inputs)
       inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
+  // Graphs that were recorded before may use the memory that this one gets for its result: Note [Memory of graphs].
+  const bool shares_memory =
+      std::any_of(recordings_.begin(), recordings_.end(), [&](const auto& x) { return &x.second != &recording && x.second.graph; });
   const ScopedValue<bool> recording_now(context().recording, true);
   generator.set_position(0);
   generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));
   try {
     recording.graph = stream_->record(
         [&] {
-          recording.result = step_(recording.inputs);
+          const Tensor result = step_(recording.inputs);
+          const NoGrad unrecorded;
+          if (shares_memory && result.defined()) copy_(recording.result, result);
+          else recording.result = result;
           recording.draws = generator.position();
           write_lazy_zeros();
         },

@@ -87,13 +87,15 @@ TEST_CASE("A large block serves several requests, and is whole again when they a
   gpu::release_cached_memory();
 }
 
-TEST_CASE("Where memory is short the cache is given back first, but for what a graph's stream holds", "[cuda]") {
+TEST_CASE("Where memory is short the cache is given back first, but for what graphs use", "[cuda]") {
+  constexpr std::size_t bytes = std::size_t(32) << 20;
   gpu::release_cached_memory();
-  const auto graph_stream = backend::graph_stream(Cuda{}, cuda());
-  deallocate(allocate(std::size_t(32) << 20, graph_stream->get()), std::size_t(32) << 20, graph_stream->get());
+  const auto before = memory_statistics(cuda()).reserved;
+  auto graph_stream = backend::graph_stream(Cuda{}, cuda());
+  const auto graph = graph_stream->record([&] { deallocate(allocate(bytes, graph_stream->get()), bytes, graph_stream->get()); });
+  gpu::release_cached_memory();
   const auto held = memory_statistics(cuda()).reserved;
-  gpu::release_cached_memory();
-  CHECK(memory_statistics(cuda()).reserved == held);
+  CHECK(held - before == bytes);
   std::size_t free = 0, total = 0;
   REQUIRE(cudaMemGetInfo(&free, &total) == cudaSuccess);
   deallocate(allocate(free / 2), free / 2);
@@ -103,6 +105,40 @@ TEST_CASE("Where memory is short the cache is given back first, but for what a g
   deallocate(most, free / 4 * 3);
   gpu::release_cached_memory();
   CHECK(memory_statistics(cuda()).reserved == held);
+  graph_stream.reset();
+  gpu::release_cached_memory();
+  CHECK(memory_statistics(cuda()).reserved == before);
+}
+
+TEST_CASE("Memory of a capture begins with what the stream has free, and is for captures alone until the graphs are gone", "[cuda]") {
+  for (const std::size_t bytes : {std::size_t(3) << 10, std::size_t(32) << 20}) {
+    gpu::release_cached_memory();
+    auto graph_stream = backend::graph_stream(Cuda{}, cuda());
+    const Stream stream = graph_stream->get();
+    const auto of_capture = [&] {
+      void* data = nullptr;
+      graph_stream->record([&] { deallocate(data = allocate(bytes, stream), bytes, stream); });
+      return data;
+    };
+    void* const first = allocate(bytes, stream);
+    deallocate(first, bytes, stream);
+    CHECK(of_capture() == first);
+    void* const second = allocate(bytes, stream);
+    CHECK(second != first);
+    CHECK(of_capture() == first);
+    void* third = nullptr;  // lives on after its capture
+    graph_stream->record([&] { third = allocate(bytes, stream); });
+    CHECK(third == first);
+    CHECK(of_capture() != first);
+    graph_stream.reset();
+    deallocate(third, bytes, stream);
+    deallocate(second, bytes, stream);
+    const auto cached = memory_statistics(cuda()).reserved;
+    deallocate(allocate(bytes, stream), bytes, stream);
+    CHECK(memory_statistics(cuda()).reserved == cached);
+    gpu::release_cached_memory();
+    CHECK(memory_statistics(cuda()).reserved < cached);
+  }
 }
 
 TEST_CASE("A request beyond the device's memory is refused and leaves the device usable", "[cuda]") {

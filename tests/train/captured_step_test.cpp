@@ -1,5 +1,7 @@
 #include "ops/captured_step.h"
 
+#include <map>
+
 #include "autodiff/autograd_state.h"
 #include "autodiff/node.h"
 #include "nn/fixture.h"
@@ -173,6 +175,29 @@ TEST_CASE("What comes seldom is not recorded, and what was recorded can be forgo
     CHECK(step({full({4}, 1, DType::f32, cuda())}).to_vector<float>() == std::vector<float>(4, static_cast<float>(2 * call)));
     CHECK((step.nodes() > 0) == (call >= 4 && call < 7));
     CHECK(runs == (call < 7 ? std::min(call, 4) : 4 + call - 6));
+  }
+}
+
+TEST_CASE("A replay leaves alone what was made since its capture, and the results of other shapes", "[capture][cuda]") {
+  std::map<std::int64_t, Tensor> states;
+  CapturedStep step(
+      [&](const Tensors& x) {
+        Tensor& state = states[x[0].numel()];
+        if (!state.defined()) state = zeros(x[0].shape(), DType::f32, cuda());
+        copy_(state, state + (x[0] * 2.0 + 1.0) * 3.0);
+        return state * 2.0;
+      },
+      cuda());
+  std::map<std::int64_t, float> expected;
+  std::map<std::int64_t, Tensor> results;
+  for (const std::int64_t n : {100, 100, 101, 101, 100, 102, 102, 101, 100, 102, 101, 100}) {
+    results[n] = step({full({n}, static_cast<double>(n), DType::f32, cuda())});
+    expected[n] += static_cast<float>(6 * n + 3);
+    for (const auto& [m, value] : expected) {
+      INFO(m << " after " << n);
+      CHECK(states[m].to_vector<float>() == std::vector<float>(static_cast<std::size_t>(m), value));
+      CHECK(results[m].to_vector<float>() == std::vector<float>(static_cast<std::size_t>(m), 2 * value));
+    }
   }
 }
 

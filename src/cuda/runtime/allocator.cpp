@@ -19,6 +19,11 @@
 //
 // Note [Stream order]: a free block may still be in use by kernels queued on its stream. It is reused only on that stream, where new work
 // is queued after the old. Memory that is used on a second stream must outlive that use.
+//
+// Note [Memory of graphs]: a graph writes at each launch to the memory that its kernels had at the capture, which is free since. So what a
+// stream allocates during a capture is a pool of its own, for captures alone: graphs of one stream, which run one after the other, share
+// it, and no tensor that lives on has memory of it. It begins with what the runs before the capture have left, and stays until the stream
+// has no graphs.
 namespace tern::gpu {
 
 namespace {
@@ -36,8 +41,14 @@ std::size_t segment_size_for(std::size_t size) {
   return size <= small_limit ? small_segment : size < medium_limit ? medium_segment : round_up(size, 2 * MiB);
 }
 
-using Key = std::pair<int, void*>;  // device, stream
-Key key_of(Stream stream) { return {stream.device.index, stream.handle}; }
+/// Whose memory it is: a stream's, or that of its graphs (Note [Memory of graphs]).
+struct Key {
+  int device;
+  void* stream;
+  bool is_of_graphs;
+  auto operator<=>(const Key&) const = default;
+};
+Key key_of(Stream stream, bool is_of_graphs) { return {stream.device.index, stream.handle, is_of_graphs}; }
 
 /// Part of a segment; adjacent blocks are linked.
 struct Block {
@@ -47,7 +58,7 @@ struct Block {
   bool is_small = false, is_live = false;
   Block *previous = nullptr, *next = nullptr;
 
-  int device() const { return key.first; }
+  int device() const { return key.device; }
   bool is_segment() const { return !previous && !next; }
 };
 
@@ -74,8 +85,10 @@ class CachingAllocator {
   void* allocate(std::size_t bytes, Stream stream) {
     const std::size_t size = block_size_for(bytes);
     const std::lock_guard lock(mutex_);
-    Block* block = take(size, stream);
-    if (!block) block = reserve(size, bytes, stream);
+    const Key key = key_of(stream, capturing_.contains(key_of(stream, true)));
+    Block* block = take(size, key);
+    if (!block && key.is_of_graphs) block = adopt(size, key);
+    if (!block) block = reserve(size, bytes, stream, key);
     split(block, size);
     block->is_live = true;
     live_.emplace(block->data, block);
@@ -107,7 +120,7 @@ class CachingAllocator {
   void release_all() {
     const std::lock_guard lock(mutex_);
     std::set<int> devices;
-    for (const auto& [key, pool] : pools_) devices.insert(key.first);
+    for (const auto& [key, pool] : pools_) devices.insert(key.device);
     for (const int device : devices) {
       check(cudaSetDevice(device), "cudaSetDevice");
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -115,10 +128,22 @@ class CachingAllocator {
     }
   }
 
-  void hold(Stream stream, bool is_held) {
+  void set_capturing(Stream stream, bool is_capturing) {
     const std::lock_guard lock(mutex_);
-    if (is_held) held_.insert(key_of(stream));
-    else held_.erase(key_of(stream));
+    if (is_capturing) capturing_.insert(key_of(stream, true));
+    else capturing_.erase(key_of(stream, true));
+  }
+
+  void end_graphs(Stream stream) {
+    const std::lock_guard lock(mutex_);
+    const Key from = key_of(stream, true), to = key_of(stream, false);
+    for (const auto& [data, block] : live_)
+      if (block->key == from) block->key = to;
+    Pool &graphs = pools_[from], &own = pools_[to];
+    for (const auto blocks : {&Pool::small, &Pool::large}) {
+      for (Block* const block : graphs.*blocks) block->key = to;
+      (own.*blocks).merge(graphs.*blocks);
+    }
   }
 
   void observe(Device device, MemoryObserver* watcher) {
@@ -144,19 +169,30 @@ class CachingAllocator {
     FreeBlocks small, large;
   };
 
-  FreeBlocks& free_blocks(const Block* block) {
-    Pool& pool = pools_[block->key];
-    return block->is_small ? pool.small : pool.large;
+  FreeBlocks& free_blocks(const Key& key, bool is_small) {
+    Pool& pool = pools_[key];
+    return is_small ? pool.small : pool.large;
   }
+  FreeBlocks& free_blocks(const Block* block) { return free_blocks(block->key, block->is_small); }
 
   /// Removes the smallest free block that fits from its pool.
-  Block* take(std::size_t size, Stream stream) {
-    Pool& pool = pools_[key_of(stream)];
-    FreeBlocks& blocks = size <= small_limit ? pool.small : pool.large;
+  Block* take(std::size_t size, const Key& key) {
+    FreeBlocks& blocks = free_blocks(key, size <= small_limit);
     const auto found = blocks.lower_bound(size);
     if (found == blocks.end()) return nullptr;
     Block* const block = *found;
     blocks.erase(found);
+    return block;
+  }
+
+  /// Makes the smallest free segment of the stream that fits one of its graphs.
+  Block* adopt(std::size_t size, const Key& key) {
+    FreeBlocks& blocks = free_blocks({key.device, key.stream, false}, size <= small_limit);
+    const auto found = std::find_if(blocks.lower_bound(size), blocks.end(), [](const Block* block) { return block->is_segment(); });
+    if (found == blocks.end()) return nullptr;
+    Block* const block = *found;
+    blocks.erase(found);
+    block->key = key;
     return block;
   }
 
@@ -182,7 +218,7 @@ class CachingAllocator {
     delete next;
   }
 
-  Block* reserve(std::size_t size, std::size_t bytes, Stream stream) {
+  Block* reserve(std::size_t size, std::size_t bytes, Stream stream, const Key& key) {
     use(stream);
     std::size_t segment = segment_size_for(size);
     void* data = nullptr;
@@ -193,14 +229,14 @@ class CachingAllocator {
       if (!malloc(&data, segment) && !malloc(&data, segment = size)) fail_out_of_memory(bytes, stream);
     }
     statistics_[stream.device.index].reserved += segment;
-    tell(MemoryAction::segment_alloc, key_of(stream), data, segment);
-    return new Block{static_cast<std::byte*>(data), segment, key_of(stream), size <= small_limit};
+    tell(MemoryAction::segment_alloc, key, data, segment);
+    return new Block{static_cast<std::byte*>(data), segment, key, size <= small_limit};
   }
 
-  /// Returns the device's free segments. The device must be idle and current.
+  /// Returns the device's free segments, but for those of graphs. The device must be idle and current.
   void release(int device) {
     for (auto& [key, pool] : pools_) {
-      if (key.first != device || held_.contains(key)) continue;
+      if (key.device != device || key.is_of_graphs) continue;
       for (FreeBlocks* const blocks : {&pool.small, &pool.large})
         for (auto i = blocks->begin(); i != blocks->end();) {
           Block* const block = *i;
@@ -221,7 +257,7 @@ class CachingAllocator {
     const Device device = stream.device;
     std::size_t free = 0, total = 0;
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();
-    tell(MemoryAction::out_of_memory, key_of(stream), nullptr, block_size_for(bytes), bytes, free);
+    tell(MemoryAction::out_of_memory, key_of(stream, false), nullptr, block_size_for(bytes), bytes, free);
     const auto mib = [](std::size_t count) { return std::to_string((count + MiB / 2) / MiB) + " MiB"; };
     std::vector<std::size_t> sizes;
     for (const auto& [data, block] : live_)
@@ -238,8 +274,8 @@ class CachingAllocator {
   void tell(MemoryAction action, const Key& key, const void* data, std::size_t size, std::size_t requested = 0, std::size_t free = 0) {
     if (!observer_) [[likely]]
       return;
-    const Device device = cuda(key.first);
-    observer_->on_memory({action, {device, key.second}, data, size, requested, free});
+    const Device device = cuda(key.device);
+    observer_->on_memory({action, {device, key.stream}, data, size, requested, free});
   }
 
   /// Reports every segment of a device, and then its live blocks.
@@ -261,7 +297,7 @@ class CachingAllocator {
   std::mutex mutex_;
   MemoryObserver* observer_ = nullptr;
   std::map<Key, Pool> pools_;
-  std::set<Key> held_;
+  std::set<Key> capturing_;
   std::unordered_map<void*, Block*> live_;
   std::map<int, MemoryStatistics> statistics_;  ///< of each device
 };
@@ -275,7 +311,9 @@ CachingAllocator& allocator() {
 }  // namespace
 
 void release_cached_memory() { allocator().release_all(); }
-void hold_cached_memory(Stream stream, bool is_held) { allocator().hold(stream, is_held); }
+CaptureMemory::CaptureMemory(Stream stream) : stream_(stream) { allocator().set_capturing(stream, true); }
+CaptureMemory::~CaptureMemory() { allocator().set_capturing(stream_, false); }
+void end_graphs(Stream stream) { allocator().end_graphs(stream); }
 
 void* allocate_for_good(std::size_t bytes, const char* what) {
   void* data = nullptr;

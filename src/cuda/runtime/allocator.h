@@ -32,9 +32,21 @@ unsigned* completion_counters(Stream stream, std::size_t count);
 /// OutOfMemory.
 void* allocate_for_good(std::size_t bytes, const char* what);
 
-/// Waits for the devices and frees all of their cached memory, except what is held.
+/// Waits for the devices and frees all of their cached memory, but for that of graphs.
 void release_cached_memory();
-/// While held, a stream's cached memory stays cached: a graph that was captured on the stream uses it.
-void hold_cached_memory(Stream stream, bool is_held);
+
+/// While one lives, the stream's memory is that of its graphs: Note [Memory of graphs].
+class CaptureMemory {
+ public:
+  explicit CaptureMemory(Stream stream);
+  ~CaptureMemory();
+  CaptureMemory(const CaptureMemory&) = delete;
+  CaptureMemory& operator=(const CaptureMemory&) = delete;
+
+ private:
+  Stream stream_;
+};
+/// To be called when the stream has no graphs any more: their memory is the stream's.
+void end_graphs(Stream stream);
 
 }  // namespace tern::gpu

@@ -153,10 +153,10 @@ class FreeStreams {
 
 class OwnedGraphStream final : public backend::GraphStream {
  public:
-  explicit OwnedGraphStream(Device device) : stream_(FreeStreams::take(device)) { hold_cached_memory(get(), true); }
+  explicit OwnedGraphStream(Device device) : stream_(FreeStreams::take(device)) {}
   ~OwnedGraphStream() override {
     cudaStreamSynchronize(handle(get()));
-    hold_cached_memory(get(), false);
+    end_graphs(get());
     FreeStreams::leave(std::move(stream_));
   }
 
@@ -174,6 +174,7 @@ class OwnedGraphStream final : public backend::GraphStream {
     // Relaxed: the first use of a library may allocate memory, which is not part of the captured work.
     check(cudaStreamBeginCapture(handle(get()), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
     cudaGraph_t graph = nullptr;
+    const CaptureMemory memory(get());
     try {
       if (!copies.empty()) copy_inputs(copies, get());
       work();
