@@ -167,7 +167,9 @@ Tensors Programs::trace(Entry& entry, const Function& f, const Tensors& argument
 void Programs::replay(Entry& entry, const Tensors& arguments) {
   const NoGrad unrecorded;
   Program& program = *entry.program;
-  if (!stream_) {
+  // A graph takes as long as a few launches, and reads copies of the arguments.
+  constexpr std::size_t few = 4;
+  if (!stream_ || program.steps() <= few) {
     give_memory(program);
     program.bind(arguments);
     return program.run();
@@ -176,7 +178,7 @@ void Programs::replay(Entry& entry, const Tensors& arguments) {
   Tensors sources;
   std::vector<const void*> places;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (!arguments[i].defined()) continue;
+    if (!program.reads(i)) continue;
     if (places.size() >= backend::GraphStream::max_inputs) {
       copy_(program.inputs()[i], arguments[i]);
       continue;
@@ -204,11 +206,12 @@ void Programs::record(Entry& entry) {
   Program& program = *entry.program;
   if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
   std::vector<backend::GraphStream::Input> inputs;
-  for (const Tensor& x : program.inputs())
-    if (x.defined() && inputs.size() < backend::GraphStream::max_inputs)
+  for (std::size_t i = 0; i < program.inputs().size(); ++i)
+    if (const Tensor& x = program.inputs()[i]; program.reads(i) && inputs.size() < backend::GraphStream::max_inputs)
       inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
   give_memory(program);
   program.link();
+  program.write_addresses();
   entry.seed = context().generator.seed();
   const ScopedValue<bool> recording(context().recording, true);
   Generator& generator = context().generator;

@@ -14,6 +14,7 @@
 #include "compile/parts.h"
 #include "compile/rewrite.h"
 #include "ops/kernels/copy.h"
+#include "ops/kernels/matmul.h"
 #include "tensor/context.h"
 
 namespace tern::compiler {
@@ -249,7 +250,8 @@ void Program::prepare() {
   else
     for (std::size_t i = 0; i < calls.size(); ++i)
       groups.push_back({.calls = {i}, .is_open = false, .shape = {}, .row_dims = {}, .uses = {}});
-  PendingSums pending;
+  deferred_ = std::make_unique<kernels::DeferredSums>();
+  PendingSums pending(*deferred_);
   const auto add = [&](Call&& call, std::vector<std::string> names) {
     steps_.push_back(std::move(call));
     names_.push_back(std::move(names));
@@ -270,6 +272,7 @@ void Program::prepare() {
     for (const std::size_t i : groups[g].all_calls()) {
       if (pending.has(calls[i])) add_up();
       add(std::move(calls[i]), names_of({i}, calls));
+      if (device_.type == DeviceType::cuda) pending.add(steps_.back());
     }
   }
   add_up();
@@ -325,8 +328,40 @@ void Program::link() {
   linked_stream_ = stream.handle;
 }
 
+void Program::write_addresses() {
+  with_backend(device_, [&](auto dev) {
+    if constexpr (requires(kernels::Matmul product) { kernels::write_addresses(dev, product); }) {
+      std::vector<std::pair<Call*, std::size_t>> products;  // and the places of their addresses
+      std::size_t bytes = 0;
+      for (Call& call : steps_)
+        if (const auto* const product = call.kernel->as<kernels::Matmul>())
+          if (const std::size_t own = kernels::address_bytes(dev, *product)) products.emplace_back(&call, bytes), bytes += own;
+      if (products.empty()) return;
+      const Stream stream = context().stream(device_);
+      addresses_ = make_ref<Storage>(bytes, stream);
+      for (const auto& [call, offset] : products) {
+        kernels::Matmul product = *call->kernel->template as<kernels::Matmul>();
+        product.addresses = static_cast<std::byte*>(addresses_->data()) + offset;
+        kernels::write_addresses(dev, product);
+        call->kernel = std::make_unique<detail::KernelCallOf<kernels::Matmul>>(product);
+      }
+      backend::synchronize(dev, stream);  // the graph has a stream of its own
+      linked_stream_.reset();             // views of the old kernels are gone
+    }
+  });
+}
+
+bool Program::reads(std::size_t argument) const {
+  return inputs_[argument].defined() && (returns_inputs_ || std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+                                           return block.kind == Block::Kind::input && block.argument == argument && block.is_used &&
+                                                  block.bytes > 0;
+                                         }));
+}
+
 bool Program::may_read_in_place(const Tensor& argument) const {
-  if (edits_inputs_ || returns_inputs_ || device_.type != DeviceType::cpu || !argument.is_contiguous()) return false;
+  if (edits_inputs_ || returns_inputs_ || !argument.is_contiguous()) return false;
+  // Generated kernels read vectors.
+  if (device_.type != DeviceType::cpu && reinterpret_cast<std::uintptr_t>(argument.view().data) % alignment != 0) return false;
   // One that the program writes, such as the last result, is not read where it is written.
   return !reserved_.contains(argument.impl().storage.get());
 }
@@ -347,7 +382,7 @@ void Program::bind(const Tensors& arguments) {
   link();
   std::vector<void*> addresses(inputs_.size(), nullptr);
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    if (!inputs_[i].defined()) continue;
+    if (!reads(i)) continue;
     const bool is_in_place = may_read_in_place(arguments[i]);
     if (!is_in_place) launch(device_, kernels::Copy{arguments[i], inputs_[i]});
     addresses[i] = (is_in_place ? arguments[i] : inputs_[i]).view().data;
@@ -360,6 +395,7 @@ void Program::run() {
   link();
   const PhiloxState begin = context().generator.reserve(0);
   const ScopedValue<Context::Kernels> ways(context().kernels, context().kernels);
+  *deferred_ = kernels::DeferredSums(context().stream(device_));
   for (const Draw& draw : draws_) *draw.state = {begin.seed, begin.offset + draw.position, begin.base};
   for (const Call& call : steps_) {
     const backend::KernelScope observed(call.op.empty() ? nullptr : call.op.c_str());
@@ -448,24 +484,6 @@ std::string Program::difference(const Program& later, bool gradients_may_move) c
   if (calls_.size() != later.calls_.size()) return fmt::format("{} kernels and {}", calls_.size(), later.calls_.size());
   if (drawn_ != later.drawn_) return fmt::format("{} random positions and {}", drawn_, later.drawn_);
   return "";
-}
-
-std::string Program::text() const {
-  constexpr const char* kinds[] = {"input", "outside", "constant", "kept", ""};
-  std::string text;
-  for (std::size_t i = 0; i < calls_.size(); ++i) {
-    const Call& call = calls_[i];
-    text += fmt::format("{:4} {:<20} {:<16}", i + 1, detail::short_name(call.kernel->type()), call.op);
-    each_view(call, [&](const View& view, kernels::Access access, const Call::Place& place) {
-      if (place.block == Call::Place::none) return;
-      constexpr const char* arrows[] = {"", "-> ", "<-> "};
-      text += fmt::format(" {}{}%{} {}{}", arrows[static_cast<int>(access)], kinds[static_cast<int>(blocks_[place.block].kind)],
-                          place.block, name(view.dtype), to_string(view.shape));
-    });
-    if (!call.module.empty()) text += "  # " + call.module;
-    text += '\n';
-  }
-  return text;
 }
 
 }  // namespace tern::compiler

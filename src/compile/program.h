@@ -9,6 +9,7 @@
 
 #include "autodiff/autograd_state.h"
 #include "compile/overview.h"
+#include "ops/kernels/reduce.h"
 #include "tensor/context.h"
 #include "tensor/kernel.h"
 #include "tensor/tensor.h"
@@ -78,8 +79,8 @@ class Program {
  public:
   /// Throws Error for arguments that the function could see edited: they share memory with what it edits.
   void check(const Tensors& arguments) const;
-  /// Makes the arguments of the next run those tensors, of the traced kind: by copies in inputs(), or on the CPU in place if the kernels
-  /// only read them.
+  /// Makes the arguments of the next run those tensors, of the traced kind: in place if the kernels only read them, or by copies in
+  /// inputs().
   void bind(const Tensors& arguments);
   /// Runs the kernels on the current stream. Random numbers begin at the generator's position, which advances as in the function.
   void run();
@@ -87,6 +88,8 @@ class Program {
   void use(Ref<Storage> arena);
   /// Gives the kernels their addresses and the current stream: for run(), outside of a capture. After use().
   void link();
+  /// Writes what products read beside their operands (kernels::write_addresses), for runs by a graph. After link(), outside of a capture.
+  void write_addresses();
   /// Advances the generator as a run does, for a run by a graph.
   void advance();
   /// @{
@@ -122,6 +125,7 @@ class Program {
   std::size_t arena_bytes() const { return arena_bytes_; }      ///< memory of all inner blocks together
   std::size_t inner_bytes() const;                              ///< memory that they would take one by one
   bool draws() const { return !draws_.empty(); }                ///< true if a kernel draws random numbers
+  bool reads(std::size_t argument) const;                       ///< true if a run reads that argument of the function
   const Tensors& inputs() const { return inputs_; }             ///< tensors that a run reads the function's arguments from
   const Tensors& results() const { return results_; }           ///< what the function returned, without history
 
@@ -157,8 +161,9 @@ class Program {
   Grouping grouping_ = Grouping::none;
   std::vector<Call> calls_;  ///< as traced, for difference()
   std::vector<Block> blocks_;
-  std::vector<Call> steps_;                      ///< what a run does: calls, or several as one
-  std::vector<std::vector<std::string>> names_;  ///< of each step, what it runs
+  std::vector<Call> steps_;                          ///< what a run does: calls, or several as one
+  std::vector<std::vector<std::string>> names_;      ///< of each step, what it runs
+  std::unique_ptr<kernels::DeferredSums> deferred_;  ///< of a run: Note [Parts of sums] in compile/parts.h
   std::vector<Draw> draws_;
   std::vector<InputView> input_views_;
   std::vector<Sink> sinks_;
@@ -174,6 +179,7 @@ class Program {
   std::string failure_;
   CompileCounts counts_;
   Ref<Storage> arena_;
+  Ref<Storage> addresses_;  ///< of products
   std::size_t arena_bytes_ = 0;
   std::optional<void*> linked_stream_;  ///< handle of the stream that the kernels have
   Tensors inputs_, results_;

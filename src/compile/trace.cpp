@@ -171,13 +171,15 @@ Program Trace::finish(Tensors results) {
   for (Tensor& x : results)
     if (x.defined()) x = x.detach();
   program_.results_ = std::move(results);
-  // A result that is an argument is the program's copy of it, which each run must write.
-  for (const Tensor& x : program_.results_)
+  // A result or gradient that is an argument is the program's copy of it, which each run must write.
+  const auto note = [&](const Tensor& x) {
     for (const Tensor& input : program_.inputs_)
       if (x.defined() && input.defined() && x.impl().storage == input.impl().storage) program_.returns_inputs_ = true;
+  };
+  std::for_each(program_.results_.begin(), program_.results_.end(), note);
   // Leaves that the function has made and dropped are gone.
   std::erase_if(program_.sinks_, [](const Program::Sink& x) { return x.sink->references() == 1; });
-  for (Program::Sink& x : program_.sinks_) x.after = x.sink->state();
+  for (Program::Sink& x : program_.sinks_) x.after = x.sink->state(), note(x.after.gradient);
   drop_freed();
   for (const std::size_t index : inner_) {
     program_.blocks_[index].kind = Block::Kind::kept;

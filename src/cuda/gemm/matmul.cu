@@ -71,7 +71,7 @@ struct Addresses {
 
 /// addresses (3, count): those of each GEMM's a, b and c.
 __global__ void __launch_bounds__(block_size)
-    write_addresses(Addresses base, Indexer<3> batch, std::uint32_t count, std::int64_t element, char** addresses) {
+    fill_addresses(Addresses base, Indexer<3> batch, std::uint32_t count, std::int64_t element, char** addresses) {
   const std::uint32_t i = blockIdx.x * block_size + threadIdx.x;
   if (i >= count) return;
   std::int64_t offsets[3];
@@ -102,11 +102,25 @@ class BatchedGemm {
       fail("matmul", "expected operands with one unit stride and c with contiguous rows");
   }
 
-  void run(const Addresses& base) const {
+  /// True if cuBLAS gets the addresses of all GEMMs.
+  bool takes_addresses(const Addresses& base) const { return p_.batch.dims > 1 && p_.batch.numel() <= 65535 && are_aligned(base); }
+  std::size_t address_bytes() const { return static_cast<std::size_t>(3 * p_.batch.numel()) * sizeof(char*); }
+  void write_addresses(const Addresses& base, char** addresses) const {
+    const std::int64_t count = p_.batch.numel();
+    launch(fill_addresses, blocks_for(count), block_size, 0, stream_, base, p_.batch, static_cast<std::uint32_t>(count), element_,
+           addresses);
+  }
+
+  /// `addresses`: those of all GEMMs, or null.
+  void run(const Addresses& base, char** addresses) const {
     const Layout<3>& batch = p_.batch;
     if (batch.dims == 0) return single(base);
     if (batch.dims == 1) return strided(base, 0);
-    if (takes_pointer_array(base) && batch.numel() <= 65535) return pointer_array(base);
+    if (takes_addresses(base)) {
+      const Workspace memory(addresses ? 0 : address_bytes(), stream_);
+      if (!addresses) write_addresses(base, addresses = memory.as<char*>());
+      return at_addresses(addresses);
+    }
     // All dimensions but the longest in a loop.
     int longest = 0;
     for (int d = 1; d < batch.dims; ++d)
@@ -173,7 +187,7 @@ class BatchedGemm {
   }
 
   /// For 16-bit floats cuBLAS chooses wide loads by k alone, and assumes that the addresses are aligned.
-  bool takes_pointer_array(const Addresses& base) const {
+  bool are_aligned(const Addresses& base) const {
     if (element_ > 2) return true;
     const char* const bases[] = {base.a, base.b, base.c};
     for (int o = 0; o < 3; ++o) {
@@ -184,12 +198,8 @@ class BatchedGemm {
     return true;
   }
 
-  void pointer_array(const Addresses& base) const {
+  void at_addresses(char** addresses) const {
     const std::int64_t count = p_.batch.numel();
-    const Workspace memory(static_cast<std::size_t>(3 * count) * sizeof(char*), stream_);
-    char** const addresses = memory.as<char*>();
-    launch(write_addresses, blocks_for(count), block_size, 0, stream_, base, p_.batch, static_cast<std::uint32_t>(count), element_,
-           addresses);
     const auto list = [&](int operand) { return reinterpret_cast<void**>(addresses + operand * count); };
     check(cublasGemmBatchedEx_64(handle_, b_.transpose, a_.transpose, p_.n, p_.m, p_.k, scale_.data(), const_cast<const void**>(list(1)),
                                  type_, b_.leading_dimension, const_cast<const void**>(list(0)), type_, a_.leading_dimension, beta_.data(),
@@ -216,17 +226,14 @@ bool has_matmul_precision(Cuda, MatmulPrecision precision, Device device) {
   return precision != MatmulPrecision::tf32x3 || has_tf32_gemm(device);
 }
 
-void Matmul::run(Cuda) const {
-  if (c.numel() == 0) return;
+/// The problem of a product that has elements and a depth.
+static BatchedProblem problem_of(const Matmul& product) {
+  const auto& [a, b, c, alpha, write, addresses] = product;
   const int row = c.dims() - 2, column = c.dims() - 1;
   BatchedProblem p;
   p.m = c.shape[row];
   p.n = c.shape[column];
   p.k = a.shape[column];
-  if (p.k == 0) {
-    if (write == Write::overwrite) Fill{c, 0}.run(Cuda{});
-    return;
-  }
   for (int i = 0; i < 2; ++i) {
     p.a_strides[i] = a.strides[row + i];
     p.b_strides[i] = b.strides[row + i];
@@ -238,7 +245,30 @@ void Matmul::run(Cuda) const {
   if (batch.numel() > 1) p.batch = batch;
   while (merge_into_rows(p)) {
   }
-  BatchedGemm(p, c.dtype, alpha, write, c.stream).run({a.as<char>(), b.as<char>(), c.as<char>()});
+  return p;
+}
+static Addresses bases_of(const Matmul& product) { return {product.a.as<char>(), product.b.as<char>(), product.c.as<char>()}; }
+
+void Matmul::run(Cuda) const {
+  if (c.numel() == 0) return;
+  if (a.shape.back() == 0) {
+    if (write == Write::overwrite) Fill{c, 0}.run(Cuda{});
+    return;
+  }
+  const BatchedProblem problem = problem_of(*this);
+  BatchedGemm(problem, c.dtype, alpha, write, c.stream).run(bases_of(*this), static_cast<char**>(addresses));
+}
+
+std::size_t address_bytes(Cuda, const Matmul& product) {
+  if (product.c.numel() == 0 || product.a.shape.back() == 0) return 0;
+  const BatchedProblem problem = problem_of(product);
+  const BatchedGemm gemm(problem, product.c.dtype, product.alpha, product.write, product.c.stream);
+  return gemm.takes_addresses(bases_of(product)) ? gemm.address_bytes() : 0;
+}
+void write_addresses(Cuda, const Matmul& product) {
+  const BatchedProblem problem = problem_of(product);
+  BatchedGemm(problem, product.c.dtype, product.alpha, product.write, product.c.stream)
+      .write_addresses(bases_of(product), static_cast<char**>(product.addresses));
 }
 
 // A linear layer as one GEMM with the bias in its epilogue: a separate addition would read and write y once more. Column-major

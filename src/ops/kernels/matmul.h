@@ -16,9 +16,16 @@ struct Matmul {
   InOut c;
   double alpha;
   Write write;
+  void* addresses = nullptr;  ///< on a GPU, of a product that runs many times with these views: what write_addresses() has written
   void run(Cpu) const;
   void run(Cuda) const;
 };
+/// @{
+/// Addresses of the matrices of a batch that has no one stride, which cuBLAS reads from memory: their size, 0 if the product needs none,
+/// and the kernel that writes them to `addresses`. Without them each run writes them anew.
+std::size_t address_bytes(Cuda, const Matmul& product);
+void write_addresses(Cuda, const Matmul& product);
+/// @}
 /// c = a @ b of integers of one dtype, which wrap; shapes and strides as for Matmul. Only on the CPU.
 struct IntegerMatmul {
   In a, b;
