@@ -112,3 +112,25 @@ std::string ProgramOverview::memory_text() const {
 }
 
 }  // namespace tern
+
+namespace tern::compiler {
+
+std::string Program::text() const {
+  constexpr const char* kinds[] = {"input", "outside", "constant", "kept", ""};
+  std::string text;
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    const Call& call = calls_[i];
+    text += fmt::format("{:4} {:<20} {:<16}", i + 1, detail::short_name(call.kernel->type()), call.op);
+    each_view(call, [&](const View& view, kernels::Access access, const Call::Place& place) {
+      if (place.block == Call::Place::none) return;
+      constexpr const char* arrows[] = {"", "-> ", "<-> "};
+      text += fmt::format(" {}{}%{} {}{}", arrows[static_cast<int>(access)], kinds[static_cast<int>(blocks_[place.block].kind)],
+                          place.block, name(view.dtype), to_string(view.shape));
+    });
+    if (!call.module.empty()) text += "  # " + call.module;
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace tern::compiler
