@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "autodiff/anomaly.h"
 #include "compile/groups.h"
 
 namespace tern {
