@@ -93,6 +93,7 @@ void bind_convolutions(nb::module_& m) {
         return std::pair(step.y, step.state);
       },
       "state"_a, "u"_a, "w"_a, "bias"_a = nb::none(), "silu"_a = false, Released());
+  m.def("long_conv", &long_conv, "u"_a, "h"_a, Released());
   m.def("upsample_nearest", &upsample_nearest, "x"_a, "factor"_a, Released());
 }
 

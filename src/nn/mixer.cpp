@@ -52,24 +52,25 @@ CausalConv::CausalConv(std::int64_t channels, std::int64_t taps_, Device device)
 
 std::string CausalConv::settings() const { return weight.defined() ? fmt::format("{}, taps={}", weight.size(0), weight.size(2)) : ""; }
 
-/// Causal convolution of u (B, T, C) with w (C, K), after `past` as in CausalConv::forward.
-static Tensor convolve(const Tensor& u, const Tensor& w, const Tensor& bias, bool silu, Tensor* past, const Tensor& lengths) {
-  if (!past) return depthwise_conv1d(u, w, bias, {.silu = silu});
-  const std::int64_t batch = u.size(0), channels = u.size(2), before = w.size(1) - 1, all = before + u.size(1);
-  const Tensor joined = cat({past->defined() ? *past : zeros({batch, before, channels}, u.dtype(), u.device()), u}, 1);
+/// u (B, T, C) with the `before` tokens before it, `past` as in CausalConv::forward: (B, before + T, C).
+static Tensor with_past(const Tensor& u, std::int64_t before, Tensor& past, const Tensor& lengths) {
+  const std::int64_t batch = u.size(0), channels = u.size(2), all = before + u.size(1);
+  const Tensor joined = cat({past.defined() ? past : zeros({batch, before, channels}, u.dtype(), u.device()), u}, 1);
   if (lengths.defined()) {
     const Tensor starts = lengths + arange(batch, DType::i64, u.device()) * static_cast<double>(all);
     const Tensor rows = unsqueeze(starts, 1) + arange(before, DType::i64, u.device());
-    *past = reshape(index_select(reshape(joined, {batch * all, channels}), 0, flatten(rows)), {batch, before, channels});
+    past = reshape(index_select(reshape(joined, {batch * all, channels}), 0, flatten(rows)), {batch, before, channels});
   } else {
-    *past = slice(joined, 1, all - before);
+    past = slice(joined, 1, all - before);
   }
-  return depthwise_conv1d(joined, w, bias, {.padding = ConvPadding::given, .silu = silu});
+  return joined;
 }
 
 Tensor CausalConv::forward(const Tensor& u, bool silu, Tensor* past, const Tensor& lengths) const {
   const ModuleScope scope(this, "CausalConv");
-  return convolve(u, select(weight, 1, 0), bias, silu, past, lengths);
+  const Tensor w = select(weight, 1, 0);
+  if (!past) return depthwise_conv1d(u, w, bias, {.silu = silu});
+  return depthwise_conv1d(with_past(u, w.size(1) - 1, *past, lengths), w, bias, {.padding = ConvPadding::given, .silu = silu});
 }
 
 ConvMixer::ConvMixer(std::int64_t width, Device device) : conv(width, taps, device), gate(width, width, true, device) {}
@@ -117,7 +118,7 @@ std::string HyenaMixer::settings() const { return fmt::format("length={}", featu
 Tensor HyenaMixer::filter(std::int64_t taps_) const {
   const auto rows = [&](const Tensor& x) { return cast(slice(x, 0, 0, taps_), bias.dtype()); };
   const Tensor h = out.forward(sin(mid.forward(sin(in.forward(rows(features_)) * 10.0)) * 10.0)) * rows(window_);
-  return transpose(flip(h, {0}), 0, 1);
+  return transpose(h, 0, 1);
 }
 
 Tensor HyenaMixer::forward(const Tensor& x, MixerState* state) const {
@@ -128,9 +129,16 @@ Tensor HyenaMixer::forward(const Tensor& x, MixerState* state) const {
   const Tensor lengths = state ? state->lengths : Tensor();
   const Tensors parts = chunk(conv.forward(qkv.forward(x), false, state ? &state->kept[0] : nullptr, lengths), 3, 2);
   const Tensor u = parts[1] * parts[2];
-  // With a state the taps reach back over all that it keeps.
-  const Tensor y = convolve(u, filter(state ? length : x.size(1)), {}, false, state ? &state->kept[1] : nullptr, lengths) + u * bias;
-  return proj.forward(parts[0] * y);
+  Tensor y;
+  if (!state) {
+    y = long_conv(u, filter(x.size(1)));
+  } else {
+    // The taps reach back over all that the state keeps.
+    const Tensor h = filter(length), all = with_past(u, length - 1, state->kept[1], lengths);
+    if (x.size(1) == 1) y = depthwise_conv1d(all, flip(h, {1}), {}, {.padding = ConvPadding::given});
+    else y = slice(long_conv(all, h), 1, length - 1);
+  }
+  return proj.forward(parts[0] * (y + u * bias));
 }
 
 namespace {

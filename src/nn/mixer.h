@@ -110,7 +110,7 @@ struct ConvMixer final : MixerOf<ConvMixer> {
 
 /// Hyena of order 2: with q, k and v projections of x, each through a convolution of 3 taps, y = proj(q * (h conv k * v + bias * k * v)).
 /// The filter h has as many taps as the longest text: out(sin(10 mid(sin(10 in(p))))) of features p of a position, times a window that
-/// decays at another rate in each channel. Poli et al., 2023. The long convolution is computed directly, T^2 products for each channel.
+/// decays at another rate in each channel. Poli et al., 2023.
 struct HyenaMixer final : MixerOf<HyenaMixer> {
   HyenaMixer() = default;
   /// For texts of up to `length` tokens. Throws Error for sizes below 1.
@@ -119,7 +119,7 @@ struct HyenaMixer final : MixerOf<HyenaMixer> {
   std::string settings() const override;
   /// As Mixer::forward. Throws Error for more than `length` tokens at once; of a longer text a token reads the last `length`.
   Tensor forward(const Tensor& x, MixerState* state = nullptr) const override;
-  Tensor filter(std::int64_t taps) const;  ///< h for the last `taps` tokens, the oldest first: (width, taps)
+  Tensor filter(std::int64_t taps) const;  ///< h for as many tokens, from the current one back: (width, taps)
 
   Linear qkv;       ///< width -> 3 width
   CausalConv conv;  ///< of queries, keys and values

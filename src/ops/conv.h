@@ -34,6 +34,13 @@ struct ConvStep {
 /// Decoding step of a causal convolution: u (B, D) follows the K - 1 positions in state (B, K - 1, D), which is zeros at the start.
 ConvStep depthwise_conv1d_step(const Tensor& state, const Tensor& u, const Tensor& w, const Tensor& bias = {}, bool silu = false);
 
+/// Long causal convolution, y[b, t, c] = sum over k <= t of h[c, k] u[b, t - k, c]: u (B, T, C), filters h (C, K), of which tap k is for
+/// the position k before -> (B, T, C), of u's dtype; computed in f32, or in f64 if u is f64. Time T log T, by Fourier transforms of the
+/// next power of two from T + K - 1 on: for filters about as long as the signal, where depthwise_conv1d takes T K. On the CPU, transforms
+/// of two rows at once, in memory for as many positions of a few channels a thread; on a GPU, and in a PlainKernels scope, products with
+/// matrices of about that length's root. Rounding, NaN and infinity reach earlier positions. Throws Error for shapes that do not fit.
+Tensor long_conv(const Tensor& u, const Tensor& h);
+
 /// Sliding window over an image: kernel[0] x kernel[1] elements, `dilation` apart, moved in steps of `stride`; the image is padded with
 /// `padding` zeros on each side. Each is (height, width).
 struct UnfoldOptions {

@@ -304,7 +304,9 @@ TEST_CASE("Models with mixers are causal, and read with a cache what they read a
     const Tensor ids = some_ids(3, 40), expected = model.hidden(ids);
     // A token that changes shows in no earlier state, and in its own.
     const Tensor other = cat({slice(ids, 1, 0, 20), slice(ids, 1, 20, 21) * 0.0, slice(ids, 1, 21)}, 1), changed = model.hidden(other);
-    CHECK(distance(slice(changed, 1, 0, 20), slice(expected, 1, 0, 20)) == 0);
+    // A transform rounds all of its numbers together.
+    const double rounding = mixers.front().kind == MixerKind::hyena ? 5e-6 : 0;
+    CHECK(distance(slice(changed, 1, 0, 20), slice(expected, 1, 0, 20)) <= rounding);
     CHECK(distance(slice(changed, 1, 20, 21), slice(expected, 1, 20, 21)) > 1e-3);
 
     nn::KvCache cache = model.cache(3, longest);

@@ -230,9 +230,47 @@ void add_unfold(Rows& rows) {
   rows.push_back(to_image);
 }
 
+void add_long(Rows& rows) {
+  Row row{"long_conv", {}};
+  row.slack = 8;
+  const auto add = [&](std::int64_t batch, std::int64_t length, std::int64_t channels, std::int64_t taps) {
+    const double tap = 2 / std::sqrt(static_cast<double>(taps));
+    row.cases.push_back({{value({batch, length, channels}), value({channels, taps}, -tap, tap)},
+                         [](In in) -> Tensors { return {long_conv(in[0], in[1])}; },
+                         [=](Ref in) {
+                           return one(make({batch, length, channels}, in.dtype, [&](const Shape& i) {
+                             double sum = 0;
+                             for (std::int64_t k = 0; k < std::min(taps, i[1] + 1); ++k)
+                               sum += in[1]({i[2], k}) * in[0]({i[0], i[1] - k, i[2]});
+                             return sum;
+                           }));
+                         }});
+  };
+  // Transforms of every number of digits, filters that are shorter and longer than the signal, one row and pairs of rows.
+  for (const std::int64_t length : {1, 2, 3, 5, 9, 17}) add(length % 3 + 1, length, 2, length);
+  for (const std::int64_t taps : {1, 2, 31, 33, 70}) add(2, 33, 1, taps);
+  add(3, 31, 3, 31);
+  // Blocks of channels, with a remainder.
+  add(1, 5, 16, 4);
+  add(3, 6, 33, 9);
+  add(1, 3, 1025, 2);
+  add(1, 1025, 1, 1025);
+  add(0, 3, 2, 2);
+  add(1, 0, 2, 3);
+  add(2, 3, 0, 2);
+  row.mistakes = {{[] { long_conv(sample({2, 3}), sample({3, 2})); }, {"(B, T, C)", "(2, 3)"}},
+                  {[] { long_conv(sample({2, 5, 3}), sample({2, 4})); }, {"(2, 5, 3)", "(2, 4)"}},
+                  {[] { long_conv(sample({2, 5, 3}), sample({3, 0})); }, {"K >= 1", "(3, 0)"}},
+                  {[] { long_conv(sample({2, 5, 3}, DType::i64), sample({3, 2})); }, {"floating", "i64"}},
+                  {[] { long_conv(sample({2, 5, 3}), sample({3, 2}, DType::i32)); }, {"floating", "i32"}}};
+  rows.push_back(row);
+  rows.push_back(plain(row));
+}
+
 }  // namespace
 
 void add_conv(Rows& rows) {
+  add_long(rows);
   add_convolution(rows);
   add_step(rows);
   add_unfold(rows);

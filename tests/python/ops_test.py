@@ -266,6 +266,13 @@ def test_dropout_keeps_the_mean_and_multinomial_follows_the_weights():
     assert counts[0] == 0 and 2800 < counts[2] < 3200
 
 
+def test_a_long_convolution_is_a_causal_one():
+    rng = np.random.default_rng(6)
+    u, h = rng.standard_normal((3, 90, 2)), rng.standard_normal((2, 40))
+    want = [[np.convolve(u[b, :, c], h[c])[:90] for c in range(2)] for b in range(3)]
+    np.testing.assert_allclose(tern.long_conv(tern.tensor(u), tern.tensor(h)).numpy(), np.moveaxis(want, 1, 2), atol=1e-12)
+
+
 def test_a_linear_recurrence_is_its_token_loop():
     rng = np.random.default_rng(5)
     q, k, v = (rng.standard_normal((2, 70, 3, 4)) / 2 for _ in range(3))

@@ -31,6 +31,20 @@ struct DepthwiseConv1dGrad {
   void run(Cuda) const;
 };
 
+/// Long convolution y[b, t, c] = sum over k <= t of h[c, k] u[b, t - k, c] on the CPU, over views of one dtype, f32 or f64, with any
+/// strides. Elsewhere it is composed of other ops.
+struct LongConv {
+  In u, h;
+  Out y;
+  void run(Cpu) const;
+};
+/// Its gradients from g, that of y; written where present, in an order that depends on the shapes alone.
+struct LongConvGrad {
+  In u, h, g;
+  Out du, dh;
+  void run(Cpu) const;
+};
+
 /// Window that slides over images: tap t at position p of an axis covers element p stride + t dilation - padding.
 struct WindowAxis {
   std::int64_t taps, stride, padding, dilation, positions;
