@@ -1,4 +1,5 @@
 // Products, linear algebra, convolutions, norms, recurrent cells and attention.
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/tuple.h>
 
 #include <tuple>
@@ -163,11 +164,26 @@ void bind_branches(nb::module_& m) {
   m.def(
       "linear_recurrence",
       [](const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& log_decay, const MaybeTensor& beta,
-         const MaybeTensor& initial_state) {
-        const Recurrence result = linear_recurrence(q, k, v, {given(log_decay), given(beta), given(initial_state)});
+         const MaybeTensor& initial_state, const MaybeTensor& read, const MaybeTensor& write) {
+        const Recurrence result =
+            linear_recurrence(q, k, v, {given(log_decay), given(beta), given(initial_state), given(read), given(write)});
         return std::pair(result.y, result.state);
       },
-      "q"_a, "k"_a, "v"_a, nb::kw_only(), "log_decay"_a = nb::none(), "beta"_a = nb::none(), "initial_state"_a = nb::none(), Released());
+      "q"_a, "k"_a, "v"_a, nb::kw_only(), "log_decay"_a = nb::none(), "beta"_a = nb::none(), "initial_state"_a = nb::none(),
+      "read"_a = nb::none(), "write"_a = nb::none(), Released());
+  m.def(
+      "selective_scan",
+      [](const Tensor& x, const Tensor& dt, const Tensor& a, const Tensor& b, const Tensor& c, const MaybeTensor& initial_state) {
+        const Recurrence result = selective_scan(x, dt, a, b, c, given(initial_state));
+        return std::pair(result.y, result.state);
+      },
+      "x"_a, "dt"_a, "a"_a, "b"_a, "c"_a, nb::kw_only(), "initial_state"_a = nb::none(), Released());
+  m.def(
+      "associative_scan",
+      [](const std::function<Tensors(const Tensors&, const Tensors&)>& combine, const Tensors& elements, int dim) {
+        return associative_scan(combine, elements, dim);
+      },
+      "combine"_a, "elements"_a, "dim"_a);
 }
 
 void bind_attention(nb::module_& m) {

@@ -103,9 +103,12 @@ struct LinearRecurrence {
     Tensor q, k, v, log_decay, beta, initial;
   };
 
-  /// The chunked form.
-  Tensors plain(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& log_decay, const Tensor& beta_,
+  Tensors plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta,
                 const Tensor& initial) const {
+    return chunked_form(q, k, v, log_decay, beta, initial, {}, {});
+  }
+  static Tensors chunked_form(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& log_decay, const Tensor& beta_,
+                              const Tensor& initial, const Tensor& read_, const Tensor& write_) {
     const NoAutocast exact;
     const std::int64_t batch = q_.size(0), tokens = q_.size(1), heads = q_.size(2), width = q_.size(3), columns = v_.size(3);
     const std::int64_t rows = batch * heads;
@@ -124,7 +127,18 @@ struct LinearRecurrence {
 
     const Tensor ends = decay.to_end(k);
     Tensors values, reads, writes, keys, decays, states;
-    if (beta_.defined()) {
+    Tensor write, more;
+    if (read_.defined()) {
+      // The same system, without beta: u_i = (read_i P_i) S + sum over j < i of (read_i R_ij write_j) u_j + (read_i R_ij k_j) v_j.
+      const Tensor read = chunked(read_);
+      write = chunked(write_);
+      const Tensor inverse = unit_inverse(-decay.products(read, write));
+      values = by_chunk(matmul(inverse, matmul(tril(decay.products(read, k), -1), v)));
+      reads = by_chunk(-matmul(inverse, decay.from_start(read)));
+      keys = by_chunk(transposed(decay.to_end(write)));
+      writes = by_chunk(matmul(transposed(ends), v));
+      more = matmul(decay.products(q, k), v);
+    } else if (beta_.defined()) {
       const Tensor beta = chunked(unsqueeze(beta_, 3)), inverse = unit_inverse(beta * decay.products(k, k));
       values = by_chunk(matmul(inverse, beta * v));
       reads = by_chunk(matmul(inverse, beta * decay.from_start(k)));
@@ -136,13 +150,18 @@ struct LinearRecurrence {
     state = reshape(state, {rows, 1, width, columns});
     for (std::size_t c = 0; c < static_cast<std::size_t>(chunks); ++c) {
       states.push_back(state);
-      if (beta_.defined()) values[c] = values[c] - matmul(reads[c], state);
-      const Tensor written = beta_.defined() ? matmul(keys[c], values[c]) : writes[c];
+      Tensor written = writes.empty() ? Tensor() : writes[c];
+      if (!values.empty()) {
+        values[c] = values[c] - matmul(reads[c], state);
+        const Tensor corrected = matmul(keys[c], values[c]);
+        written = written.defined() ? written + corrected : corrected;
+      }
       state = (log_decay.defined() ? state * decays[c] : state) + written;
     }
     const auto joined = [&](const Tensors& xs) { return reshape(cat(xs, 1), {all, xs[0].size(2), columns}); };
-    const Tensor u = beta_.defined() ? joined(values) : v;
-    const Tensor y = matmul(decay.from_start(q), joined(states)) + matmul(decay.products(q, k), u);
+    const Tensor u = values.empty() ? v : joined(values);
+    Tensor y = matmul(decay.from_start(q), joined(states)) + matmul(decay.products(q, write.defined() ? write : k), u);
+    if (more.defined()) y = y + more;
     const Tensor in_order = transpose(reshape(y, {batch, heads, chunks * size, columns}), 1, 2);
     return {slice(in_order, 1, 0, tokens), reshape(state, {batch, heads, width, columns})};
   }
@@ -190,10 +209,10 @@ struct LinearRecurrence {
 
 Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const LinearRecurrenceParams& params) {
   constexpr const char* op = LinearRecurrence::op.name;
-  const auto& [log_decay, beta, initial_state] = params;
-  for (const Tensor* x : {&q, &k, &v, &log_decay, &beta, &initial_state})
+  const auto& [log_decay, beta, initial_state, read, write] = params;
+  for (const Tensor* x : {&q, &k, &v, &log_decay, &beta, &initial_state, &read, &write})
     if (x->defined()) detail::check_floating(op, *x);
-  check_one_device(op, {&q, &k, &v, &log_decay, &beta, &initial_state});
+  check_one_device(op, {&q, &k, &v, &log_decay, &beta, &initial_state, &read, &write});
   if (q.dims() != 4 || k.shape() != q.shape() || v.dims() != 4 || v.size(0) != q.size(0) || v.size(1) != q.size(1) ||
       v.size(2) != q.size(2))
     fail(op, fmt::format("expected q and k (B, T, H, Dk) and v (B, T, H, Dv) but got {}, {} and {}", to_string(q.shape()),
@@ -204,6 +223,10 @@ Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, 
                          to_string(by_head), to_string(by_token), to_string(q.shape()), to_string(log_decay.shape())));
   if (beta.defined() && beta.shape() != by_token)
     fail(op, fmt::format("expected a beta of {} but got {}", to_string(by_token), to_string(beta.shape())));
+  const bool reads = read.defined() || write.defined();
+  if (reads && (beta.defined() || !read.defined() || !write.defined() || read.shape() != q.shape() || write.shape() != q.shape()))
+    fail(op, fmt::format("expected read and write of {}, and no beta, or none of both; but got {} and {}", to_string(q.shape()),
+                         detail::shape_or_none(read), detail::shape_or_none(write)));
   if (initial_state.defined() && initial_state.shape() != state)
     fail(op, fmt::format("expected an initial_state of {} but got {}", to_string(state), to_string(initial_state.shape())));
 
@@ -216,8 +239,9 @@ Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, 
   else if (decay.defined() && decay.dims() == 3) decay = unsqueeze(decay, 3);
   const LinearRecurrence f;
   const Tensor in[] = {computed(q), computed(k), computed(v), decay, computed(beta), computed(initial_state)};
-  const Tensors results =
-      q.device() == cpu ? call(f, in[0], in[1], in[2], in[3], in[4], in[5]) : f.plain(in[0], in[1], in[2], in[3], in[4], in[5]);
+  const Tensors results = reads               ? f.chunked_form(in[0], in[1], in[2], in[3], {}, in[5], computed(read), computed(write))
+                          : q.device() == cpu ? call(f, in[0], in[1], in[2], in[3], in[4], in[5])
+                                              : f.plain(in[0], in[1], in[2], in[3], in[4], in[5]);
   return {cast(results[0], v.dtype()), results[1]};
 }
 

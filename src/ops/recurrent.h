@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -30,8 +32,12 @@ struct LinearRecurrenceParams {
   Tensor log_decay = {};
   Tensor beta = {};           ///< (B, T, H): the delta rule with this rate, in [0, 2] if keys have length 1; undefined: v is added
   Tensor initial_state = {};  ///< (B, H, Dk, Dv), the state before the first token; undefined: zeros
+  /// (B, T, H, Dk) both, without a beta: with v, a token adds what it has read from S' by another key, by one more:
+  /// S_t = S' + write_t^T (read_t S') + k_t^T v_t. Undefined: nothing.
+  Tensor read = {};
+  Tensor write = {};  ///< see read
 };
-/// Result of linear_recurrence.
+/// Result of linear_recurrence. Of selective_scan: y (B, T, D), state (B, D, N).
 struct Recurrence {
   Tensor y;      ///< (B, T, H, Dv), of v's dtype
   Tensor state;  ///< (B, H, Dk, Dv), after the last token, in f32 (f64 for f64 values): the initial_state of the tokens that follow
@@ -42,10 +48,31 @@ struct Recurrence {
 /// q and k (B, T, H, Dk), v (B, T, H, Dv), any strides, floating; computed in f32, or in f64 if v is f64. Token mixers as options of it:
 /// linear attention, none (Katharopoulos et al., 2020); RetNet, a head's decay (Sun et al., 2023); Mamba-2, a token's, with k = B, q = C
 /// and v = dt x (Dao & Gu, 2024); GLA, a channel's (Yang et al., 2024); DeltaNet, beta (Yang et al., 2024); Gated DeltaNet, beta and a
-/// token's decay (Yang et al., 2025). q is not scaled. Throws Error for shapes that do not fit.
+/// token's decay (Yang et al., 2025); RWKV-7, read, write and a channel's decay (Peng et al., 2025). q is not scaled. Throws Error for
+/// shapes that do not fit.
 ///
 /// Memory grows with T. On the CPU one kernel goes from token to token, and backward keeps the operands alone. On a GPU, and in a
-/// PlainKernels scope, it is composed of matrix products over chunks of 64 tokens. A token's decay costs less than a channel's.
+/// PlainKernels scope, it is with read and write, it is composed of matrix products over chunks of 64 tokens. A token's decay costs less
+/// than a channel's.
 Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const LinearRecurrenceParams& params = {});
+
+/// Selective scan, the state space model of Mamba (Gu & Dao, 2023, S6): each channel d has a state of N numbers,
+///     h_t = exp(dt_t[d] a[d]) h_(t-1) + dt_t[d] x_t[d] b_t,   y_t[d] = c_t h_t.
+/// x and dt (B, T, D), a (D, N), at most 0 as dt is at least 0, b and c (B, T, N), initial_state (B, D, N) or undefined, for zeros.
+/// Floating; computed in f32, or in f64 if x is f64; y is of x's dtype. Throws Error for shapes that do not fit.
+///
+/// On the CPU one kernel goes from token to token, and backward keeps the operands alone. On a GPU, and in a PlainKernels scope, it is an
+/// associative_scan, whose memory grows with T D N.
+Recurrence selective_scan(const Tensor& x, const Tensor& dt, const Tensor& a, const Tensor& b, const Tensor& c,
+                          const Tensor& initial_state = {});
+
+/// Combination of two neighbours of a scan, each as many tensors as the scan has, the earlier first. Associative; elementwise along the
+/// scan's dimension, which has any length.
+using ScanPair = std::function<Tensors(const Tensors& before, const Tensors& after)>;
+/// Inclusive scan along a dimension: element i of the result is x_0 o x_1 o ... o x_i, with o = combine and x_i element i of each of the
+/// tensors. About 2 combinations an element, in 2 log2(n) calls of combine, by which it is differentiated (Blelloch, 1990). With pairs
+/// (a, b) o (a', b') = (a a', a' b + b') the second result is h_i = a_i h_(i-1) + b_i. Throws Error unless all have one length there, and
+/// if combine returns another number of tensors.
+Tensors associative_scan(const ScanPair& combine, const Tensors& elements, int dim);
 
 }  // namespace tern

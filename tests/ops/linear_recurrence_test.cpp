@@ -85,6 +85,33 @@ void check_close(const Tensors& got, const Tensors& want, DType dtype, double sl
 
 }  // namespace
 
+TEST_CASE("A selective scan of no tokens leaves the state as it is") {
+  for (const bool fused : {false, true}) {
+    const FusedKernels kernels(fused);
+    const Tensor none = zeros({2, 0, 3}), keys = zeros({2, 0, 4}), before = make_input(value({2, 3, 4}), DType::f32, 0);
+    const Recurrence result = selective_scan(none, none, zeros({3, 4}), keys, keys, before);
+    CHECK(result.y.shape() == Shape{2, 0, 3});
+    CHECK(result.state.to_vector<float>() == before.to_vector<float>());
+  }
+}
+
+TEST_CASE("Gradients of selective_scan cross the chunks and groups of its kernel") {
+  const auto at = [](const Shape& shape, std::size_t position, double low = -1, double high = 1) {
+    Tensor x = make_input(value(shape, low, high), DType::f64, position);
+    return x.set_requires_grad();
+  };
+  const Tensors in = {at({2, 70, 19}, 0), at({2, 70, 19}, 1, 0.01, 0.6), at({19, 3}, 2, -1, 0), at({2, 70, 3}, 3), at({2, 70, 3}, 4),
+                      at({2, 19, 3}, 5)};
+  const Tensors weights = {make_input(value({2, 70, 19}), DType::f64, 6), make_input(value({2, 19, 3}), DType::f64, 7)};
+  const auto gradients = [&](bool fused) {
+    const FusedKernels kernels(fused);
+    const Recurrence result = selective_scan(in[0], in[1], in[2], in[3], in[4], in[5]);
+    return grad({result.y, result.state}, in, weights);
+  };
+  const Tensors got = gradients(true), want = gradients(false);
+  for (std::size_t i = 0; i < in.size(); ++i) CHECK(difference(got[i], want[i], tolerance(DType::f64, 16, 1)) == "");
+}
+
 TEST_CASE("Gradients of linear_recurrence cross the borders of chunks and of blocks of channels") {
   for_each_kind([](int decay_dims, bool has_beta) {
     for (const std::int64_t tokens : {1, 63, 64, 65, 130})

@@ -1,5 +1,6 @@
 // Rows of ops/recurrent.h. Note [The table] in op_cases.h.
 #include "op_cases.h"
+#include "ops/pointwise.h"
 #include "ops/recurrent.h"
 
 namespace tern::op_cases {
@@ -72,9 +73,11 @@ struct Recurrences {
   int decay_dims = 0;  ///< of log_decay: none, a head's, a token's or a channel's
   bool has_beta = false, has_initial = false;
   double low = -2, high = 0;  ///< of log_decay
+  bool has_read = false;
 
   std::size_t beta_at() const { return decay_dims > 0 ? 4 : 3; }
   std::size_t initial_at() const { return beta_at() + (has_beta ? 1 : 0); }
+  std::size_t read_at() const { return initial_at() + (has_initial ? 1 : 0); }
   Shape state() const { return {batch, heads, width, columns}; }
 };
 
@@ -91,16 +94,18 @@ Arrays recur(Ref in, const Recurrences& of) {
   };
   each({of.batch, of.tokens, of.heads, of.columns}, [&](const Shape& at) {
     const std::int64_t b = at[0], h = at[2], j = at[3];
-    double u = in[2](at), read = 0;
+    double u = in[2](at), read = 0, other = 0;
     for (std::int64_t i = 0; i < of.width; ++i) {
       double& state = s({b, h, i, j});
       state *= decay({b, at[1], h, i});
       read += in[1]({b, at[1], h, i}) * state;
+      if (of.has_read) other += in[of.read_at()]({b, at[1], h, i}) * state;
     }
     if (of.has_beta) u = in[4 - (of.decay_dims == 0)]({b, at[1], h}) * (u - read);
     for (std::int64_t i = 0; i < of.width; ++i) {
       double& state = s({b, h, i, j});
       state += in[1]({b, at[1], h, i}) * u;
+      if (of.has_read) state += in[of.read_at() + 1]({b, at[1], h, i}) * other;
       y(at) += in[0]({b, at[1], h, i}) * state;
     }
   });
@@ -118,12 +123,15 @@ Case recurrence_case(const Recurrences& of) {
   if (of.has_beta) op.inputs.push_back(value({of.batch, of.tokens, of.heads}, 0.1, 1));
   if (of.has_initial) op.inputs.push_back(value(of.state(), -1, 1));
   for (std::size_t i = 3; i < op.inputs.size(); ++i) op.inputs[i].optional = true;
+  if (of.has_read) op.inputs.insert(op.inputs.end(), {value(keys, -key, key), value(keys, -key, key)});
   op.call = [=](In in) -> Tensors {
     const auto operand = [&](bool is_there, std::size_t at) { return is_there ? in[at] : Tensor(); };
     const Recurrence result = linear_recurrence(in[0], in[1], in[2],
                                                 {.log_decay = operand(of.decay_dims > 0, 3),
                                                  .beta = operand(of.has_beta, of.beta_at()),
-                                                 .initial_state = operand(of.has_initial, of.initial_at())});
+                                                 .initial_state = operand(of.has_initial, of.initial_at()),
+                                                 .read = operand(of.has_read, of.read_at()),
+                                                 .write = operand(of.has_read, of.read_at() + 1)});
     return {result.y, result.state};
   };
   op.reference = [=](Ref in) { return recur(in, of); };
@@ -156,7 +164,17 @@ void add_linear_recurrence(Rows& rows) {
   add({1, 5, 1, 1, 2, 4, true});
   // Strong decays: of the 64 of a chunk the product is below every float's range.
   for (const int decay_dims : {3, 4}) add({1, 70, 1, 3, 2, decay_dims, decay_dims == 3, true, -50, 0});
+  // Reads and writes by keys of their own.
+  for (const int decay_dims : {0, 1, 3, 4}) add({1, 3, 2, 2, 2, decay_dims, false, decay_dims == 4, -2, 0, true});
+  for (const std::int64_t tokens : {1, 66}) add({1, tokens, 1, 3, 2, 4, false, true, -0.6, 0, true});
   row.mistakes = {
+      {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 4}), sample({1, 3, 2, 5}), {.read = sample({1, 3, 2, 4})}); },
+       {"read and write", "(1, 3, 2, 4)", "none"}},
+      {[] {
+         linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 4}), sample({1, 3, 2, 5}),
+                           {.beta = sample({1, 3, 2}), .read = sample({1, 3, 2, 4}), .write = sample({1, 3, 2, 4})});
+       },
+       {"no beta"}},
       {[] { linear_recurrence(sample({2, 3, 4}), sample({2, 3, 4}), sample({2, 3, 4})); }, {"(2, 3, 4)"}},
       {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 5}), sample({1, 3, 2, 4})); }, {"(1, 3, 2, 5)", "Dk"}},
       {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 4}), sample({1, 2, 2, 4})); }, {"(1, 2, 2, 4)"}},
@@ -171,9 +189,94 @@ void add_linear_recurrence(Rows& rows) {
   rows.push_back(plain(row));
 }
 
+void add_selective_scan(Rows& rows) {
+  Row row{"selective_scan", {}};
+  row.slack = 8;
+  row.roundings = 2;
+  const auto add = [&](std::int64_t batch, std::int64_t tokens, std::int64_t channels, std::int64_t size, bool has_initial,
+                       double low = -3) {
+    const Shape signal{batch, tokens, channels}, keys{batch, tokens, size}, state{batch, channels, size};
+    Case op;
+    op.inputs = {value(signal), value(signal, 0.05, 1), value({channels, size}, low, 0), value(keys), value(keys)};
+    if (has_initial) op.inputs.push_back(value(state)), op.inputs.back().optional = true;
+    op.call = [=](In in) -> Tensors {
+      const Recurrence result = selective_scan(in[0], in[1], in[2], in[3], in[4], has_initial ? in[5] : Tensor());
+      return {result.y, result.state};
+    };
+    op.reference = [=](Ref in) -> Arrays {
+      Array h = make(state, in.dtype == DType::f64 ? DType::f64 : DType::f32, [&](const Shape& at) { return has_initial ? in[5](at) : 0; });
+      Array y = make(signal, in.dtype, [](const Shape&) { return 0; });
+      each(signal, [&](const Shape& at) {
+        for (std::int64_t n = 0; n < size; ++n) {
+          double& of = h({at[0], at[2], n});
+          of = std::exp(in[1](at) * in[2]({at[2], n})) * of + in[1](at) * in[0](at) * in[3]({at[0], at[1], n});
+          y(at) += in[4]({at[0], at[1], n}) * of;
+        }
+      });
+      return {y, h};
+    };
+    row.cases.push_back(op);
+  };
+  for (const std::int64_t tokens : {1, 2, 3, 5, 8}) add(2, tokens, 2, 3, tokens % 2 == 1);
+  add(1, 33, 3, 16, true);
+  add(1, 31, 1, 1, false);
+  add(1, 2, 1025, 1, false);
+  add(2, 3, 0, 2, true);
+  add(0, 3, 2, 2, false);
+  add(1, 70, 2, 2, true, -100);  // decays below every float's range
+  row.mistakes = {
+      {[] { selective_scan(sample({1, 3, 2}), sample({1, 2, 2}), sample({2, 4}), sample({1, 3, 4}), sample({1, 3, 4})); }, {"(1, 2, 2)"}},
+      {[] { selective_scan(sample({1, 3, 2}), sample({1, 3, 2}), sample({3, 4}), sample({1, 3, 4}), sample({1, 3, 4})); }, {"(3, 4)"}},
+      {[] { selective_scan(sample({1, 3, 2}), sample({1, 3, 2}), sample({2, 4}), sample({1, 3, 5}), sample({1, 3, 5})); }, {"(1, 3, 5)"}},
+      {[] {
+         selective_scan(sample({1, 3, 2}), sample({1, 3, 2}), sample({2, 4}), sample({1, 3, 4}), sample({1, 3, 4}), sample({1, 4, 2}));
+       },
+       {"initial_state", "(1, 2, 4)", "(1, 4, 2)"}},
+      {[] { selective_scan(sample({1, 3, 2}, DType::i64), sample({1, 3, 2}), sample({2, 4}), sample({1, 3, 4}), sample({1, 3, 4})); },
+       {"floating", "i64"}}};
+  rows.push_back(row);
+  rows.push_back(plain(row));
+}
+
+void add_associative_scan(Rows& rows) {
+  Row row{"associative_scan", {}};
+  row.slack = 8;
+  row.dtypes = {DType::f64, DType::f32};  // 16 bits round what each combination gives
+  // h_i = a_i h_(i-1) + b_i, along each dimension.
+  const ScanPair pair = [](const Tensors& l, const Tensors& r) -> Tensors { return {l[0] * r[0], l[1] * r[0] + r[1]}; };
+  const auto add = [&](const Shape& shape, int dim) {
+    row.cases.push_back({{value(shape, 0.2, 1), value(shape)},
+                         [=](In in) -> Tensors { return associative_scan(pair, {in[0], in[1]}, dim); },
+                         [=](Ref in) -> Arrays {
+                           Array a = in[0], b = in[1];
+                           const std::size_t at_dim = static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim);
+                           each(shape, [&](const Shape& at) {
+                             if (at[at_dim] == 0) return;
+                             Shape before = at;
+                             --before[at_dim];
+                             b(at) += a(at) * b(before);
+                             a(at) *= a(before);
+                           });
+                           return {a, b};
+                         }});
+  };
+  for (const std::int64_t n : {0, 1, 2, 3, 4, 5, 7, 8, 31, 33}) add({2, n, 2}, 1);
+  add({6, 2}, 0);
+  add({2, 9}, -1);
+  add({2, 1025}, 0);
+  row.mistakes = {{[=] { associative_scan(pair, {}, 0); }, {"none"}},
+                  {[=] { associative_scan(pair, {sample({2, 3}), sample({2, 4})}, 1); }, {"(2, 3)", "(2, 4)"}},
+                  {[=] { associative_scan(pair, {sample({2, 3})}, 2); }, {"(2, 3)", "2"}},
+                  {[] { associative_scan([](const Tensors& l, const Tensors&) { return Tensors{l[0]}; }, {sample({3}), sample({3})}, 0); },
+                   {"2 tensors", "1"}}};
+  rows.push_back(row);
+}
+
 }  // namespace
 
 void add_recurrent(Rows& rows) {
+  add_selective_scan(rows);
+  add_associative_scan(rows);
   const std::vector<Shape> states = {{0, 3}, {2, 0}, {1, 1}, {31, 2}, {2, 33}, {1, 1025}, {3, 5}};
   add_lstm_cell(rows, states);
   add_gru_cell(rows, states);

@@ -266,6 +266,22 @@ def test_dropout_keeps_the_mean_and_multinomial_follows_the_weights():
     assert counts[0] == 0 and 2800 < counts[2] < 3200
 
 
+def test_scans_are_their_loops():
+    rng = np.random.default_rng(7)
+    x, dt, a, b, c, h = rng.standard_normal((2, 9, 3)), rng.random((2, 9, 3)), -rng.random((3, 4)), *rng.standard_normal((2, 2, 9, 4)), rng.standard_normal((2, 3, 4))
+    state, want = h, []
+    for t in range(9):
+        state = np.exp(dt[:, t, :, None] * a) * state + (dt * x)[:, t, :, None] * b[:, t, None]
+        want.append((state * c[:, t, None]).sum(-1))
+    y, last = tern.selective_scan(*map(tern.tensor, (x, dt, a, b, c)), initial_state=tern.tensor(h))
+    np.testing.assert_allclose(y.numpy(), np.stack(want, 1), atol=1e-12)
+    np.testing.assert_allclose(last.numpy(), state, atol=1e-12)
+    (products,) = tern.associative_scan(lambda before, after: [before[0] * after[0]], [tern.tensor(x)], dim=1)
+    np.testing.assert_allclose(products.numpy(), np.cumprod(x, 1), atol=1e-12)
+    with pytest.raises(KeyError):
+        tern.associative_scan(lambda before, after: {}["none"], [tern.tensor(x)], dim=1)
+
+
 def test_a_long_convolution_is_a_causal_one():
     rng = np.random.default_rng(6)
     u, h = rng.standard_normal((3, 90, 2)), rng.standard_normal((2, 40))

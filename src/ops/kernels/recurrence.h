@@ -20,4 +20,22 @@ struct LinearRecurrenceGrad {
   void run(Cpu) const;
 };
 
+// Selective scan (ops/recurrent.h) on the CPU, over contiguous views of one dtype, f32 or f64: x, dt, y (B, T, D), a (D, N), b, c (B, T,
+// N), states (B, D, N). Elsewhere it is composed of other ops.
+
+/// h_t = exp(dt_t a) h_(t-1) + dt_t x_t b_t, y_t = c_t h_t.
+struct SelectiveScan {
+  In x, dt, a, b, c, initial;
+  Out y, state;
+  void run(Cpu) const;
+};
+/// Gradients from dy and dstate, those of the results. Sums over rows and channels are left to add up: da (B, D, N) has a part for each
+/// row, db and dc (G, B, T, N) for each of the G groups of `group` channels.
+struct SelectiveScanGrad {
+  static constexpr std::int64_t group = 16;
+  In x, dt, a, b, c, initial, dy, dstate;
+  Out dx, ddt, da, db, dc, dinitial;
+  void run(Cpu) const;
+};
+
 }  // namespace tern::kernels

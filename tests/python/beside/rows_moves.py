@@ -414,7 +414,7 @@ NO_ROW.update(
             "from_dlpack": "each operand of every case comes through it",
             "std amax amin clip unbind concatenate": "second names of stddev, max, min, clamp, unstack and cat",
             "grad backward vjp jvp gradcheck gradgradcheck no_grad grad_mode is_grad_enabled anomaly_mode autocast compile": "no function of tensors; every case calls grad",
-            "linear_recurrence long_conv": "PyTorch has neither; ops_test.py has their loops",
+            "linear_recurrence selective_scan associative_scan long_conv": "PyTorch has none; ops_test.py has their loops",
             "has_linalg to device_scope default_device cuda cuda_device_count synchronize matmul_precision": "the device's state",
             "fused_kernels plain_kernels manual_seed num_threads set_num_threads cpu_variant version": "the thread's state and the library's",
         }.items()
