@@ -27,8 +27,8 @@ enum class Stage : std::uint8_t {
 
 /// Options of compile().
 struct CompileOptions {
-  /// Runs groups of elementwise kernels as one, and on a GPU sums of rows and columns with them, which then have another order, as products
-  /// may. Without it results are bitwise those of the function as written.
+  /// Runs groups of elementwise kernels as one, on a GPU with sums of rows and columns, and products of one weight over time steps as one.
+  /// Such sums and products have another order. Without it results are bitwise those of the function as written.
   bool fuse = true;
   /// For tests: on the CPU the groups that a GPU has (compile/rewrite.h), which run kernel by kernel.
   bool as_on_gpu = false;
@@ -162,8 +162,9 @@ class Compiled {
 /// kind of call (dtypes and shapes of arguments, modes of the thread and of modules) two calls run as written and note the kernels, and
 /// later ones run the program of these kernels: on a GPU as one graph, on the CPU without a graph of gradients, with temporary tensors in
 /// one block of memory and chains of elementwise kernels by chunks in cache. The first call of all is not noted, as optimizers create their
-/// moments then. Results are those of the function as written for contiguous arguments, bit for bit; it gets copies of these, which need no
-/// gradient. Within another compiled function, or a captured step, it is a part of that.
+/// moments then. Results are those of the function as written for contiguous arguments, bit for bit but for the order of sums that
+/// CompileOptions::fuse allows; it gets copies of these, which need no gradient. Within another compiled function, or a captured step, it
+/// is a part of that.
 ///
 /// The function must do the same work each time: the second of the two is compared with the first, and again at calls 10, 100, 1000, ...;
 /// what differs is an Error that names it, not a frozen number. What the function changes must live outside of it: parameters,
@@ -175,7 +176,7 @@ Compiled<F> compile(F f, Device device = default_device(), CompileOptions option
 }
 
 /// A step of training in one of three ways: as it is written, as a CapturedStep, or compiled. Results are the same, but for the order of
-/// sums in a compiled one on a GPU.
+/// sums in a compiled one.
 class Step {
  public:
   /// How the step runs.

@@ -16,11 +16,25 @@ namespace {
 
 constexpr std::size_t max_same = 64;
 
+/// Calls f(block, is_write, window) for the views of a call.
+template <class F>
+void each_touch(const Call& call, F f) {
+  each_view(call, [&](const View& view, kernels::Access access, const Call::Place& place) {
+    if (place.block == Call::Place::none || numel(view.shape) == 0) return;
+    f(place.block, access != kernels::Access::read, window_of(view, place));
+  });
+}
+
 /// Forms groups: see Note [Groups].
 class Former {
  public:
   Former(const std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu)
-      : calls_(calls), blocks_(blocks), is_gpu_(is_gpu), touched_(blocks.size()), group_of_(calls.size()), before_(calls.size()) {}
+      : calls_(calls),
+        blocks_(blocks),
+        is_gpu_(is_gpu),
+        last_group_(blocks.size()),
+        group_of_(calls.size()),
+        before_(dependences(calls, blocks)) {}
 
   std::vector<Group> formed() {
     for (std::size_t i = 0; i < calls_.size(); ++i) place(i);
@@ -29,26 +43,6 @@ class Former {
   }
 
  private:
-  /// Use of a part of a block by a call.
-  struct Touch {
-    View window;  ///< whose address is an offset in the block
-    std::size_t call;
-  };
-  /// Uses of a block since it was last written as a whole.
-  struct Touched {
-    std::vector<Touch> writes, reads;
-    std::optional<std::size_t> group;  ///< the last one
-  };
-
-  /// Calls f(block, is_write, window) for the views of a call.
-  template <class F>
-  void each_touch(const Call& call, F f) {
-    each_view(call, [&](const View& view, kernels::Access access, const Call::Place& place) {
-      if (place.block == Call::Place::none || numel(view.shape) == 0) return;
-      f(place.block, access != kernels::Access::read, window_of(view, place));
-    });
-  }
-
   std::size_t current(std::size_t group) {
     while (merged_into_[group] != group) group = merged_into_[group] = merged_into_[merged_into_[group]];
     return group;
@@ -63,15 +57,8 @@ class Former {
 
   void place(std::size_t index) {
     const Call& call = calls_[index];
-    std::vector<std::size_t>& before = before_[index];
-    each_touch(call, [&](std::size_t block, bool is_write, const View& window) {
-      const auto depend = [&](const std::vector<Touch>& touches) {
-        for (const Touch& touch : touches)
-          if (overlap(touch.window, window) != Overlap::none) before.push_back(current(group_of_[touch.call]));
-      };
-      depend(touched_[block].writes);
-      if (is_write) depend(touched_[block].reads);
-    });
+    std::vector<std::size_t> before;  // groups
+    for (const std::size_t other : before_[index]) before.push_back(current(group_of_[other]));
     std::sort(before.begin(), before.end());
     before.erase(std::unique(before.begin(), before.end()), before.end());
 
@@ -88,13 +75,7 @@ class Former {
     group_of_[index] = own;
     for (const std::size_t group : before)
       if (current(group) != current(own)) has_dependents_[current(group)] = true;
-    each_touch(call, [&](std::size_t block, bool is_write, const View& window) {
-      Touched& touched = touched_[block];
-      touched.group = own;
-      if (is_write && window.numel() * static_cast<std::int64_t>(size_of(window.dtype)) >= static_cast<std::int64_t>(blocks_[block].bytes))
-        touched.writes.clear(), touched.reads.clear();
-      (is_write ? touched.writes : touched.reads).push_back({window, index});
-    });
+    each_touch(call, [&](std::size_t block, bool, const View&) { last_group_[block] = own; });
   }
   /// Joins the new group to all of those that it depends on which have the highest level: they do not depend on each other.
   void join_level(std::size_t own, const std::vector<std::size_t>& before) {
@@ -112,8 +93,8 @@ class Former {
   /// Joins the new group, if it is still alone, to one that shares an operand with it, and does not depend on it.
   void join_sharing(std::size_t own, const Call& call) {
     each_touch(call, [&](std::size_t block, bool, const View&) {
-      if (groups_[own].calls.size() > 1 || !touched_[block].group) return;
-      const std::size_t other = current(*touched_[block].group);
+      if (groups_[own].calls.size() > 1 || !last_group_[block]) return;
+      const std::size_t other = current(*last_group_[block]);
       if (other == own || groups_[other].level < groups_[own].level) return;
       Group raised = groups_[own];
       raised.level = groups_[other].level;
@@ -155,8 +136,8 @@ class Former {
     for (const Group& group : groups_) last = std::max(last, group.level);
     std::vector<std::size_t> levels(groups_.size(), last);
     for (std::size_t i = 0; i < calls_.size(); ++i)
-      for (const std::size_t group : before_[i])
-        if (const std::size_t first = current(group), then = current(group_of_[i]); first != then)
+      for (const std::size_t other : before_[i])
+        if (const std::size_t first = current(group_of_[other]), then = current(group_of_[i]); first != then)
           levels[first] = std::min(levels[first], groups_[then].level - 1);
     return levels;
   }
@@ -191,46 +172,81 @@ class Former {
 
   /// The groups in the order of their last calls, as far as they do not depend on each other.
   std::vector<Group> ordered() {
-    std::vector<std::vector<std::size_t>> after(groups_.size());
-    std::vector<std::size_t> waits_for(groups_.size(), 0);
-    for (std::size_t i = 0; i < calls_.size(); ++i)
-      for (const std::size_t group : before_[i])
-        if (const std::size_t first = current(group), then = current(group_of_[i]); first != then)
-          after[first].push_back(then), ++waits_for[then];
-    using Ready = std::pair<std::size_t, std::size_t>;  // last call, group
-    std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
-    const auto make_ready = [&](std::size_t group) {
-      const std::vector<std::size_t> calls = groups_[group].all_calls();
-      ready.push({*std::max_element(calls.begin(), calls.end()), group});
-    };
-    for (std::size_t group = 0; group < groups_.size(); ++group)
-      if (waits_for[group] == 0 && current(group) == group) make_ready(group);
+    for (std::size_t& group : group_of_) group = current(group);
     std::vector<Group> result;
-    while (!ready.empty()) {
-      const std::size_t group = ready.top().second;
-      ready.pop();
-      for (const std::size_t next : after[group])
-        if (--waits_for[next] == 0) make_ready(next);
-      result.push_back(std::move(groups_[group]));
-    }
-    std::size_t placed = 0;
-    for (const Group& group : result) placed += group.all_calls().size();
-    if (placed != calls_.size()) fail("compile", "expected groups that do not depend on each other in a circle: this is a fault of tern");
+    for (const std::size_t group : in_order(before_, group_of_)) result.push_back(std::move(groups_[group]));
     return result;
   }
 
   const std::vector<Call>& calls_;
   const std::vector<Block>& blocks_;
   bool is_gpu_;
-  std::vector<Touched> touched_;                  ///< for each block
-  std::vector<std::size_t> group_of_;             ///< for each call
-  std::vector<std::vector<std::size_t>> before_;  ///< for each call, the groups that it depends on
+  std::vector<std::optional<std::size_t>> last_group_;  ///< that touched a block, for each
+  std::vector<std::size_t> group_of_;                   ///< for each call
+  std::vector<std::vector<std::size_t>> before_;        ///< for each call those that it depends on
   std::vector<Group> groups_;
   std::vector<std::size_t> merged_into_;  ///< for each group, the one that it is a part of, or itself
   std::vector<bool> has_dependents_;      ///< for each group: calls of others depend on it
 };
 
 }  // namespace
+
+std::vector<std::vector<std::size_t>> dependences(const std::vector<Call>& calls, const std::vector<Block>& blocks) {
+  struct Touch {
+    View window;  // whose address is an offset in the block
+    std::size_t call;
+  };
+  struct Touches {  // since the block was last written as a whole
+    std::vector<Touch> writes, reads;
+  };
+  std::vector<Touches> touched(blocks.size());
+  std::vector<std::vector<std::size_t>> all(calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    std::vector<std::size_t>& before = all[i];
+    each_touch(calls[i], [&](std::size_t block, bool is_write, const View& window) {
+      const auto depend = [&](const std::vector<Touch>& touches) {
+        for (const Touch& touch : touches)
+          if (overlap(touch.window, window) != Overlap::none) before.push_back(touch.call);
+      };
+      depend(touched[block].writes);
+      if (is_write) depend(touched[block].reads);
+    });
+    std::sort(before.begin(), before.end());
+    before.erase(std::unique(before.begin(), before.end()), before.end());
+    each_touch(calls[i], [&](std::size_t block, bool is_write, const View& window) {
+      Touches& touches = touched[block];
+      if (is_write && window.numel() * static_cast<std::int64_t>(size_of(window.dtype)) >= static_cast<std::int64_t>(blocks[block].bytes))
+        touches.writes.clear(), touches.reads.clear();
+      (is_write ? touches.writes : touches.reads).push_back({window, i});
+    });
+  }
+  return all;
+}
+
+std::vector<std::size_t> in_order(const std::vector<std::vector<std::size_t>>& before, const std::vector<std::size_t>& node_of) {
+  std::vector<std::vector<std::size_t>> after(node_of.size());
+  std::vector<std::size_t> waits_for(node_of.size(), 0), last(node_of.size(), 0);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < node_of.size(); ++i) {
+    const std::size_t node = node_of[i];
+    for (const std::size_t other : before[i])
+      if (node_of[other] != node) after[node_of[other]].push_back(node), ++waits_for[node];
+    last[node] = i;
+  }
+  using Ready = std::pair<std::size_t, std::size_t>;  // last call, node
+  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
+  for (std::size_t i = 0; i < node_of.size(); ++i)
+    if (const std::size_t node = node_of[i]; last[node] == i && ++count && waits_for[node] == 0) ready.push({i, node});
+  std::vector<std::size_t> order;
+  while (!ready.empty()) {
+    order.push_back(ready.top().second);
+    ready.pop();
+    for (const std::size_t next : after[order.back()])
+      if (--waits_for[next] == 0) ready.push({last[next], next});
+  }
+  if (order.size() != count) fail("compile", "expected calls that do not depend on each other in a circle: this is a fault of tern");
+  return order;
+}
 
 std::vector<Group> find_groups(const std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu) {
   return Former(calls, blocks, is_gpu).formed();

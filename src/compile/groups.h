@@ -70,6 +70,12 @@ std::optional<Group> group_of(const std::vector<std::size_t>& indices, const Sha
 /// Both as one group, whose level is the first one's; nothing if they cannot be one.
 std::optional<Group> merged(const Group& a, const Group& b, const std::vector<Call>& calls, const std::vector<Block>& blocks);
 
+/// For each call those before it that it depends on: that write what it reads or writes, or read what it writes.
+std::vector<std::vector<std::size_t>> dependences(const std::vector<Call>& calls, const std::vector<Block>& blocks);
+/// The nodes that calls are in, each once, in the order of their last calls, as far as their calls do not depend on each other. A node is a
+/// number below that of the calls.
+std::vector<std::size_t> in_order(const std::vector<std::vector<std::size_t>>& before, const std::vector<std::size_t>& node_of);
+
 /// The calls in groups, in the order in which they run, for the kind of device.
 std::vector<Group> find_groups(const std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu);
 

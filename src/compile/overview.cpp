@@ -40,6 +40,7 @@ ProgramOverview compiler::Program::overview() const {
     ProgramOverview::Group group;
     group.module = steps_[i].module;
     group.kernels = names_[i];
+    group.is_product = steps_[i].kernels > 1;
     each_view(steps_[i], [&](const View& view, kernels::Access access, const Call::Place& place) {
       if (place.block == Call::Place::none) return;
       const auto known = std::find_if(group.operands.begin(), group.operands.end(),

@@ -22,6 +22,7 @@ struct ProgramOverview {
     std::vector<std::string> kernels;  ///< the op of each, or the kernel's own name
     std::string module;                ///< path and type of the module that ran the first of them; may be empty
     std::vector<Operand> operands;     ///< each once
+    bool is_product = false;           ///< the kernels are products of one weight that run as one product
   };
   /// Memory that groups use.
   struct Block {

@@ -178,8 +178,9 @@ static std::vector<Call> copies_of(const std::vector<Call>& calls) {
   return copies;
 }
 
-/// The groups in which the calls run on a kind of device; on a GPU calls and blocks are changed to that end.
+/// The groups in which the calls run on a kind of device; calls and blocks are changed to that end.
 static std::vector<Group> grouped(std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu) {
+  merge_products(calls, blocks, is_gpu);
   if (is_gpu) drop_copies(calls, blocks);
   std::vector<Group> groups = find_groups(calls, blocks, is_gpu);
   if (is_gpu) recompute(groups, calls, blocks);
@@ -239,7 +240,8 @@ std::vector<Program::Joined> Program::joined(std::vector<Group>& groups, const s
 /// The ops of calls, or the kernels' own names.
 static std::vector<std::string> names_of(const std::vector<std::size_t>& indices, const std::vector<Call>& calls) {
   std::vector<std::string> names;
-  for (const std::size_t i : indices) names.push_back(calls[i].op.empty() ? detail::short_name(calls[i].kernel->type()) : calls[i].op);
+  for (const std::size_t i : indices)
+    names.insert(names.end(), calls[i].kernels, calls[i].op.empty() ? detail::short_name(calls[i].kernel->type()) : calls[i].op);
   return names;
 }
 
@@ -286,7 +288,7 @@ void Program::plan_arena() {
   std::vector<std::vector<std::size_t>> begins(steps_.size()), ends(steps_.size());
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
-    if (block.kind != Block::Kind::inner || !block.is_used) continue;
+    if (block.kind != Block::Kind::inner || !block.is_used || block.bytes == 0) continue;
     begins[block.first].push_back(i);
     ends[block.last].push_back(i);
   }

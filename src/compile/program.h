@@ -58,6 +58,7 @@ struct Call {
   std::vector<Place> places;  ///< of its views, in their order
   std::string op, module;     ///< what ran it; may be empty
   Context::Kernels ways;      ///< the thread's choice of kernels: the precision of products
+  std::size_t kernels = 1;    ///< number of the function's kernels that it is: merge_products
 };
 
 /// Counts of the texts that the kernels of groups have on a GPU, and their time.

@@ -3,8 +3,16 @@
 
 #include "compile/groups.h"
 
-// Changes of a program for a GPU: the same values by fewer bytes.
+// Changes of a program: the same values by fewer products, and on a GPU by fewer bytes.
 namespace tern::compiler {
+
+/// Note [Products over time steps]
+/// A recurrent function multiplies few rows at each step with the same weight. Products of one weight of which none needs another one are
+/// one, of the rows of many steps: x_t W, and dy_t W^T. So are those that are added to one sum, the gradient of a weight, as one product
+/// over the depth of all, and the sums of a bias's gradient. To that end the blocks of results and operands come to lie side by side in one
+/// block, each where its neighbour ends; an operand that cannot is copied. The product is where the operands of all are there: calls are
+/// reordered as far as their dependences allow.
+void merge_products(std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu);
 
 /// Drops copies of what only they read: the kernels that wrote the original write into the copy. So parts of a concatenation, and products
 /// whose heads are put beside each other, are computed in their place.

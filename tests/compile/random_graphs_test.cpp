@@ -1,5 +1,5 @@
-// Random functions with a loss, its gradients and an update in place: compiled, they give what they give as written, bit for bit. A graph
-// that does not is cut op by op while it fails, and printed as C++.
+// Random functions with a loss, its gradients and an update in place: compiled, they give what they give as written, bit for bit but for
+// products of one weight that run as one. A graph that does not is cut op by op while it fails, and printed as C++.
 //
 //   TERN_GRAPHS=10000 TERN_GRAPHS_SEED=0 build/cpu/tests/test-compile "Random graphs*"
 #include <cstdlib>
@@ -126,8 +126,10 @@ Outcome outcome_of(const Graph& graph, const Setting& setting, std::string& why)
     try {
       const Bytes got = bytes_of(programs.call([&](const Tensors& in) { return Run(graph, compiled, in, nullptr)(); }, copies()), compiled);
       if (got == want) continue;
-      // A generated kernel adds up a row of f32 in another order.
+      // A generated kernel adds up a row of f32 in another order, and so does a product of several (merge_products_test.cpp).
       if (programs.text(Stage::code).find("reduce_row") != std::string::npos && setting.device != cpu) return Outcome::reordered;
+      const std::vector<ProgramOverview::Group> groups = programs.overview().groups;
+      if (std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.is_product; })) return Outcome::reordered;
       const std::size_t at = static_cast<std::size_t>(std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin());
       why = fmt::format("call {}: tensor {} of {} (results, gradients, parameters, buffers, moments, gradients, position) differs", call,
                         at, want.size());
@@ -206,7 +208,7 @@ void check(std::uint64_t first, std::uint64_t count, const Setting& setting, std
   }
   set_num_threads(threads);
   CHECK(refused <= count / 16);
-  CHECK(reordered <= count / 4);
+  CHECK(reordered <= (setting.device == cpu ? count / 500 : count / 4));
 }
 
 }  // namespace
