@@ -2,6 +2,7 @@
 #include <set>
 
 #include "compile/rewrite.h"
+#include "ops/kernels/attention.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
 #include "ops/kernels/pointwise.h"
@@ -70,8 +71,11 @@ class Dropper {
   }
 
   void run() {
-    for (std::size_t i = 0; i < calls_.size(); ++i)
-      if (drops(i)) dropped_.insert(i);
+    for (std::size_t before = ~std::size_t{0}; before != dropped_.size();) {  // one that is dropped may make others
+      before = dropped_.size();
+      for (std::size_t i = 0; i < calls_.size(); ++i)
+        if (!dropped_.contains(i) && drops(i)) dropped_.insert(i);
+    }
     std::size_t kept = 0;
     for (std::size_t i = 0; i < calls_.size(); ++i)
       if (!dropped_.contains(i)) std::swap(calls_[kept++], calls_[i]);
@@ -79,8 +83,18 @@ class Dropper {
   }
 
  private:
-  /// True for a kernel whose output may have any strides: of a product, those of one row or one column are 1.
+  static bool is_attention(const Call& call) {
+    return call.kernel->as<kernels::FlashAttention>() || call.kernel->as<kernels::FlashAttentionGrad>();
+  }
+  /// True for a kernel whose output may have any strides: of a product, those of one row or one column are 1, and of attention those of
+  /// rows, which have vectors of 16 bytes.
   static bool takes(const Call& call, const View& output) {
+    if (is_attention(call)) {
+      const auto size = static_cast<std::int64_t>(size_of(output.dtype));
+      bool fits = output.strides.back() == 1 && offset_of(output) % 16 == 0;
+      for (int d = 0; d + 1 < output.dims(); ++d) fits = fits && output.strides[d] * size % 16 == 0;
+      return fits;
+    }
     for (const std::type_info* type : {&typeid(kernels::Unary), &typeid(kernels::UnaryGrad), &typeid(kernels::Binary),
                                        &typeid(kernels::Compare), &typeid(kernels::Where), &typeid(kernels::Copy)})
       if (call.kernel->type() == *type) return true;
@@ -97,43 +111,48 @@ class Dropper {
     const Call::Place at = calls_[index].places[0], to_at = calls_[index].places[1];
     if (at.block == to_at.block || blocks_[at.block].kind != Block::Kind::inner) return false;
     const View from = window_of(copy->x, at), to = window_of(copy->y, to_at);
-    std::vector<std::pair<std::size_t, View>> writers;  // calls, and their windows of the copy
+    std::vector<std::pair<Window, View>> users;  // and their windows of the copy
     std::int64_t written = 0;
-    std::size_t first = index;
+    std::size_t first = index, last = index;
     for (const Window& window : windows_[at.block]) {
       if (window.call == index) continue;
-      if (!window.is_written || window.call > index) return false;  // others read it
+      // Of those that read the original, attention's backward pass can read the copy.
+      if (window.is_written ? window.call > index : window.call < index || !is_attention(calls_[window.call])) return false;
       const std::optional<View> own = moved(window.view, from, to);
       if (!own || !takes(calls_[window.call], *own)) return false;
-      writers.emplace_back(window.call, *own);
-      written += window.view.numel();
-      first = std::min(first, window.call);
+      users.emplace_back(window, *own);
+      if (window.is_written) written += window.view.numel();
+      first = std::min(first, window.call), last = std::max(last, window.call);
     }
-    if (writers.empty() || written != to.numel()) return false;
+    if (written == 0 || written != to.numel()) return false;
     for (const Window& window : windows_[to_at.block])
-      if (window.call >= first && window.call < index && overlap(window.view, to) != Overlap::none) return false;
+      if (window.call >= first && window.call <= last && window.call != index && (window.call < index || window.is_written) &&
+          overlap(window.view, to) != Overlap::none)
+        return false;
     std::erase_if(windows_[to_at.block], [&](const Window& window) { return window.call == index; });
-    for (const auto& [call, window] : writers) windows_[to_at.block].push_back({write(call, at.block, to_at.block, window), call, true});
+    for (const auto& [window, own] : users)
+      windows_[to_at.block].push_back({moves(window, at.block, to_at.block, own), window.call, window.is_written});
     windows_[at.block].clear();
     return true;
   }
 
-  /// Makes a call write the window of another block than it did; returns the window as the call has it.
-  View write(std::size_t index, std::size_t from, std::size_t to, const View& window) {
-    Call& call = calls_[index];
+  /// Makes a call use the window of another block than it did; returns the window as the call has it.
+  View moves(const Window& used, std::size_t from, std::size_t to, const View& window) {
+    Call& call = calls_[used.call];
     struct Visit : KernelCall::Visitor {
+      const Window& used;
       std::size_t from, to;
       const View& window;
       std::vector<Call::Place>::iterator place;
-      Visit(std::size_t from_, std::size_t to_, const View& window_, std::vector<Call::Place>& places)
-          : from(from_), to(to_), window(window_), place(places.begin()) {}
+      Visit(const Window& used_, std::size_t from_, std::size_t to_, const View& window_, std::vector<Call::Place>& places)
+          : used(used_), from(from_), to(to_), window(window_), place(places.begin()) {}
       void view(View& view, kernels::Access access) override {
         Call::Place& at = *place++;
-        if (at.block != from || access == kernels::Access::read) return;
+        if (at.block != from || (access == kernels::Access::read) == used.is_written || at.offset != offset_of(used.view)) return;
         at = {to, offset_of(window)};
         view.strides = window.strides;
       }
-    } visitor(from, to, window, call.places);
+    } visitor(used, from, to, window, call.places);
     call.kernel->visit(visitor);
     const auto* const product = call.kernel->as<kernels::Matmul>();
     if (!product || window.strides[window.dims() - 1] == 1) return window;

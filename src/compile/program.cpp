@@ -191,6 +191,7 @@ std::string Program::code() const {
   std::string code;
   std::vector<Call> calls = copies_of(calls_);
   std::vector<Block> blocks = blocks_;
+  use_attention(calls, blocks, device_);
   std::vector<Group> groups = grouped(calls, blocks, true);
   for (const std::optional<CudaText>& text : texts_of(groups, calls, blocks))
     if (text && !text->operands.empty()) code += text->text + '\n';
@@ -248,6 +249,8 @@ static std::vector<std::string> names_of(const std::vector<std::size_t>& indices
 void Program::prepare() {
   std::vector<Call> calls = copies_of(calls_);
   std::vector<Group> groups;
+  if (grouping_ == Grouping::of_gpu)
+    for (const Ref<Storage>& memory : use_attention(calls, blocks_, device_)) versions_.emplace_back(memory, memory->version());
   if (grouping_ != Grouping::none) groups = grouped(calls, blocks_, grouping_ == Grouping::of_gpu);
   else
     for (std::size_t i = 0; i < calls.size(); ++i)

@@ -129,6 +129,8 @@ class Program {
   bool reads(std::size_t argument) const;                       ///< true if a run reads that argument of the function
   const Tensors& inputs() const { return inputs_; }             ///< tensors that a run reads the function's arguments from
   const Tensors& results() const { return results_; }           ///< what the function returned, without history
+  const std::vector<Call>& calls() const { return calls_; }     ///< what was traced
+  const std::vector<Block>& blocks() const { return blocks_; }  ///< and its memory
 
  private:
   friend class Trace;

@@ -14,6 +14,10 @@ namespace tern::compiler {
 /// reordered as far as their dependences allow.
 void merge_products(std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu);
 
+/// Makes attention that is written as products and a softmax, with its gradients, flash attention (kernels::FlashAttention). Returns the
+/// memory from outside whose elements it looked at: masks.
+std::vector<Ref<Storage>> use_attention(std::vector<Call>& calls, std::vector<Block>& blocks, Device device);
+
 /// Drops copies of what only they read: the kernels that wrote the original write into the copy. So parts of a concatenation, and products
 /// whose heads are put beside each other, are computed in their place.
 void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks);

@@ -92,7 +92,7 @@ void heads() {
       const std::int64_t batch = 2, length = 48, heads = 3, d = 32;
       const Tensor all = transpose(reshape(matmul(in[0], in[1]) + in[2], {batch, length, 3 * heads, d}), 1, 2);
       const Tensors qkv = split(all, heads, 1);
-      const Tensor scores = matmul(qkv[0], transpose(qkv[1], -2, -1)) * 0.2;
+      const Tensor scores = matmul(qkv[0], transpose(qkv[1], -2, -1)) * 0.005;
       const Tensor mixed = reshape(transpose(matmul(softmax_of_ops(scores), qkv[2]), 1, 2), {batch, length, heads * d});
       return matmul(norm_of_ops(mixed + in[0]), in[3]);
     };
