@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """PyTorch beside `tern-bench compile`: the same functions in plain ops, eager, by torch.compile, and on a GPU by it with CUDA graphs too.
 
-usage: peer_compile.py DEVICE [--threads N] [--precision fp32,bf16] [--pass forward,step] [MODEL...]
+usage: peer_compile.py DEVICE [--threads N] [--precision fp32,bf16] [--pass forward,step] [--way compiled,graphs] [--batch N] [--length N]
+                       [--width N] [MODEL...]
 
 MODEL is of seed6, small, char, lstm, cnn, own-adamw, chains, rows; all without one. Prints a line of JSON for each: the least of 7 times that
 alternate, in ms, with the keys of tern-bench, the first call of the compiled function in seconds, and on a GPU its kernels and the peak of memory.
@@ -52,7 +53,7 @@ def peak_of(call):
 def compare(model, is_step, precision, sizes, make, by_hand=None):
     """make(compiling) gives the function with parameters of its own, whose parts compiling() compiles."""
     ways = {"as_written": lambda f: f, "compiled": torch.compile}
-    if device.type == "cuda":
+    if device.type == "cuda" and "graphs" in options.ways:
         ways["graphs"] = lambda f: torch.compile(f, mode="reduce-overhead")
     row = dict(bench="compile", impl=f"torch {torch.__version__}", model=model, **{"pass": "step" if is_step else "forward"}, dtype=precision,
                **sizes, device=device.type, threads=torch.get_num_threads())
@@ -247,6 +248,7 @@ def formulas(gamma, beta):
             "chain of 9": (lambda a, b, _: torch.relu((((a * b + 0.5) * a - b) * 0.25 + a) * b - 0.125), None),
             "chain of 10 with tanh": (lambda a, b, _: torch.tanh((((a * b + 0.5) * a - b) * 0.25 + a) * b - 0.125) * a, None)},
         "rows": {
+            "copy": (lambda x, *_: x.clone(), None),
             "softmax": (lambda x, *_: written_softmax(x), lambda x, *_: F.softmax(x, -1)),
             "layer norm": (lambda x, *_: written_norm(x, gamma, beta), lambda x, *_: F.layer_norm(x, (width,), gamma, beta)),
             "rms norm": (lambda x, *_: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * gamma, lambda x, *_: F.rms_norm(x, (width,), gamma, 1e-5)),
@@ -282,7 +284,7 @@ SIZES = {"seed6": dict(B=4, T=512, width=512, layers=6, V=10000), "small": dict(
 
 
 def compare_all(name, is_step, precision):
-    sizes, dtype = SIZES[name], DTYPES[precision]
+    sizes, dtype = SIZES[name] | options.sizes, DTYPES[precision]
     if name == "own-adamw":
         if is_step:
             compare_adamw(sizes, precision)
@@ -308,7 +310,11 @@ parser.add_argument("models", nargs="*", metavar="MODEL")
 parser.add_argument("--threads", type=int, default=0)
 parser.add_argument("--precision", default="fp32")
 parser.add_argument("--pass", dest="passes", default="forward,step")
+parser.add_argument("--way", dest="ways", default="compiled,graphs")
+for size, key in (("batch", "B"), ("length", "T"), ("width", "width")):
+    parser.add_argument(f"--{size}", dest=key, type=int)
 options = parser.parse_intermixed_args()
+options.sizes = {key: value for key in ("B", "T", "width") if (value := getattr(options, key))}
 device = torch.device(options.device)
 if options.threads:
     torch.set_num_threads(options.threads)

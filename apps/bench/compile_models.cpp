@@ -8,6 +8,7 @@
 
 #include "autodiff/engine.h"
 #include "nn/nn.h"
+#include "ops/attention.h"
 #include "ops/conv.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -241,20 +242,22 @@ std::map<std::string, Formula> formulas(const std::string& model, const Tensor& 
              {[](const Tensors& in) { return tanh((((in[0] * in[1] + 0.5) * in[0] - in[1]) * 0.25 + in[0]) * in[1] - 0.125) * in[0]; },
               nullptr}}};
   constexpr double p = 0.1;
-  return {{"softmax", {[](const Tensors& in) { return written_softmax(in[0]); }, [](const Tensors& in) { return softmax(in[0], -1); }}},
-          {"layer norm",
-           {[=](const Tensors& in) { return written_norm(in[0], gamma, beta); },
-            [=](const Tensors& in) { return layer_norm(in[0], gamma, beta); }}},
-          {"rms norm",
-           {[=](const Tensors& in) { return in[0] * rsqrt(mean(in[0] * in[0], -1, true) + 1e-5) * gamma; },
-            [=](const Tensors& in) { return rms_norm(in[0], gamma); }}},
-          {"gelu", {[](const Tensors& in) { return written_gelu(in[0]); }, [](const Tensors& in) { return gelu_tanh(in[0]); }}},
-          {"cross entropy",
-           {[](const Tensors& in) { return written_cross_entropy(in[0], in[2]); },
-            [](const Tensors& in) { return cross_entropy(in[0], in[2], {.reduction = Reduction::none}); }}},
-          {"residual norm",
-           {[=](const Tensors& in) { return written_norm(in[1] + dropout(in[0], p), gamma, beta); },
-            [=](const Tensors& in) { return residual_layer_norm(in[0], in[1], gamma, beta, 1e-5, {.dropout = p}).y; }}}};
+  return {
+      {"copy", {[](const Tensors& in) { return clone(in[0]); }, nullptr}},
+      {"softmax", {[](const Tensors& in) { return written_softmax(in[0]); }, [](const Tensors& in) { return attention_softmax(in[0]); }}},
+      {"layer norm",
+       {[=](const Tensors& in) { return written_norm(in[0], gamma, beta); },
+        [=](const Tensors& in) { return layer_norm(in[0], gamma, beta); }}},
+      {"rms norm",
+       {[=](const Tensors& in) { return in[0] * rsqrt(mean(in[0] * in[0], -1, true) + 1e-5) * gamma; },
+        [=](const Tensors& in) { return rms_norm(in[0], gamma); }}},
+      {"gelu", {[](const Tensors& in) { return written_gelu(in[0]); }, [](const Tensors& in) { return gelu_tanh(in[0]); }}},
+      {"cross entropy",
+       {[](const Tensors& in) { return written_cross_entropy(in[0], in[2]); },
+        [](const Tensors& in) { return cross_entropy(in[0], in[2], {.reduction = Reduction::none}); }}},
+      {"residual norm",
+       {[=](const Tensors& in) { return written_norm(in[1] + dropout(in[0], p), gamma, beta); },
+        [=](const Tensors& in) { return residual_layer_norm(in[0], in[1], gamma, beta, 1e-5, {.dropout = p}).y; }}}};
 }
 
 bool is_of_formulas(const std::string& model) { return model == "chains" || model == "rows"; }
