@@ -22,6 +22,9 @@ std::vector<Ref<Storage>> use_attention(std::vector<Call>& calls, std::vector<Bl
 /// whose heads are put beside each other, are computed in their place.
 void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks);
 
+/// Makes sums over the first and the last dimensions, as those of a batch norm, sums of rows, which groups have, and sums of these.
+void split_sums(std::vector<Call>& calls, std::vector<Block>& blocks);
+
 /// Note [Recomputation]
 /// A backward group reads what a forward group left for it. Where it moves fewer bytes to read what those values are computed from, the
 /// group gets copies of their calls, and the values need no memory any more: of a GELU of ops its input is kept, and not the eight values

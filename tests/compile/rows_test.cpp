@@ -105,6 +105,15 @@ void heads() {
   }
 }
 
+void batch_norms() {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Shape& shape : {Shape{8, 6, 16, 16}, Shape{32, 64, 4, 4}, Shape{3, 5, 70, 33}, Shape{4, 3, 1, 5}, Shape{2, 70, 9}}) {
+      INFO(to_string(shape) << " " << name(dtype));
+      const Shape channels = shape.size() == 4 ? Shape{shape[1], 1, 1} : Shape{shape[1], 1};
+      check([](const Tensors& in) { return batch_norm_of_ops(in[0], in[1], in[2]); }, {shape, channels, channels}, dtype, 30);
+    }
+}
+
 void columns() {
   const Tensor weight = randn({64}), x = randn({300, 64});
   const auto passes = [&](const Tensor& leaf, const Tensor& a) {
@@ -164,6 +173,7 @@ TEST_CASE("Groups of rows, kernel by kernel, give the results and gradients as w
   norms();
   softmaxes();
   heads();
+  batch_norms();
   columns();
   copied();
   edited();
@@ -175,6 +185,23 @@ TEST_CASE("Norms of ops with their gradients, sums of columns among them, on a G
 TEST_CASE("Softmax of ops with masks and scales that rows share, on a GPU", "[cuda]") {
   const DeviceScope here(cuda());
   softmaxes();
+}
+TEST_CASE("Batch norms of ops on a GPU", "[cuda]") {
+  const DeviceScope here(cuda());
+  batch_norms();
+}
+TEST_CASE("Sums over a batch and its pixels are sums of rows, and sums of these, of which one kernel has several") {
+  const auto f = [](const Tensors& in) {
+    const Tensor x = in[0].detach().set_requires_grad();
+    return grad({batch_norm_of_ops(x, in[1], in[2])}, {x}, {in[3]});
+  };
+  auto compiled = tern::compile(f, cpu, {.as_on_gpu = true});
+  Tensors in;
+  for (const Shape& shape : {Shape{4, 6, 16, 16}, Shape{6, 1, 1}, Shape{6, 1, 1}, Shape{4, 6, 16, 16}}) in.push_back(randn(shape));
+  for (int call = 0; call < 3; ++call) compiled(in);
+  const std::string code = compiled.show(Stage::code);
+  INFO(code);
+  CHECK(contains(code, "reduce_row<RowSum, 16>"));
 }
 TEST_CASE("Heads that are put beside each other, and chains between products, on a GPU", "[cuda]") {
   const DeviceScope here(cuda());
