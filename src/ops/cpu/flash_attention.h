@@ -139,7 +139,7 @@ void multiply_panel(int height, std::int64_t rows, const A& a, const Panels<C>& 
   for (std::int64_t j = part.column_begin; j < part.column_end; j += Panels<C>::breadth) {
     const int vectors = b.vectors(j), width = vectors * gemm::lanes<C>;
     gemm::strided_tile_for<A, C>(height, vectors)(part.depth_end - part.depth_begin, a, b.data + j * b.depth + part.depth_begin * width,
-                                                  c + j, c_stride, static_cast<int>(rows), width, alpha, add, nullptr);
+                                                  width, c + j, c_stride, static_cast<int>(rows), width, alpha, add, nullptr);
   }
 }
 

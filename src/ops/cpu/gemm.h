@@ -115,18 +115,19 @@ struct Prefetch {
 /// Steps of the depth between two prefetch calls, and the number of last steps, in which c is prefetched.
 inline constexpr std::int64_t last_steps = 32;
 
-/// Microkernel: c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c. Prefetches `next`, if given, meanwhile.
+/// Microkernel: c (rows x columns, of a tile of R x V vectors) = alpha * a b, or added to c; steps of b are b_stride apart. Prefetches
+/// `next`, if given, meanwhile.
 template <int R, int V, class T, class A>
-[[gnu::always_inline]] inline void multiply_tile(std::int64_t depth, A a, const T* __restrict b, T* c, std::int64_t c_stride, int rows,
-                                                 int columns, T alpha, bool add, Prefetch* next) {
+[[gnu::always_inline]] inline void multiply_tile(std::int64_t depth, A a, const T* __restrict b, std::int64_t b_stride, T* c,
+                                                 std::int64_t c_stride, int rows, int columns, T alpha, bool add, Prefetch* next) {
   using Vector = typename VectorOf<T>::type;
   constexpr int width = V * lanes<T>;
   Vector sum[R][V] = {};
   const auto add_steps = [&](std::int64_t steps) __attribute__((always_inline)) {
-    for (std::int64_t k = 0; k < steps; ++k, a.step(), b += width) {
+    for (std::int64_t k = 0; k < steps; ++k, a.step(), b += b_stride) {
       Vector row[V];
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) row[v] = *reinterpret_cast<const Vector*>(b + v * lanes<T>);
+      for (int v = 0; v < V; ++v) std::memcpy(&row[v], b + v * lanes<T>, sizeof(Vector));
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
@@ -174,7 +175,7 @@ template <int R, int V, class T, class A>
 template <class T, int R, int V>
 void tile(std::int64_t depth, const T* __restrict a, const T* __restrict b, T* c, std::int64_t c_stride, int rows, int columns, T alpha,
           bool add, Prefetch* next) {
-  multiply_tile<R, V>(depth, PanelOperand<T, R>{a}, b, c, c_stride, rows, columns, alpha, add, next);
+  multiply_tile<R, V>(depth, PanelOperand<T, R>{a}, b, V * lanes<T>, c, c_stride, rows, columns, alpha, add, next);
 }
 template <class T>
 using Tile = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, int, int, T, bool, Prefetch*);
@@ -190,12 +191,12 @@ Tile<T> tile_for(int height, int vectors) {
 
 /// The microkernel for an a that is not packed: all rows of the tile must exist.
 template <class A, int R, int V, class T>
-void strided_tile(std::int64_t depth, A a, const T* b, T* c, std::int64_t c_stride, int rows, int columns, T alpha, bool add,
-                  Prefetch* next) {
-  multiply_tile<R, V>(depth, a, b, c, c_stride, rows, columns, alpha, add, next);
+void strided_tile(std::int64_t depth, A a, const T* b, std::int64_t b_stride, T* c, std::int64_t c_stride, int rows, int columns, T alpha,
+                  bool add, Prefetch* next) {
+  multiply_tile<R, V>(depth, a, b, b_stride, c, c_stride, rows, columns, alpha, add, next);
 }
 template <class A, class T>
-using StridedTile = void (*)(std::int64_t, A, const T*, T*, std::int64_t, int, int, T, bool, Prefetch*);
+using StridedTile = void (*)(std::int64_t, A, const T*, std::int64_t, T*, std::int64_t, int, int, T, bool, Prefetch*);
 
 template <class A, class T>
 StridedTile<A, T> strided_tile_for(int height, int vectors) {
@@ -318,9 +319,9 @@ struct PackedRows {
     }
   }
 
-  /// c = alpha times this block times a panel of b, of `columns` columns, or added to c. Prefetches `next` meanwhile: the hardware
-  /// prefetcher does not follow strides of more than a page.
-  void multiply(const T* panel, int columns, T* c, std::int64_t c_stride, T alpha, bool add, Prefetch next) const {
+  /// c = alpha times this block times a panel of b, of `columns` columns and with steps `stride` apart, or added to c; packed by rows if
+  /// the panel is not packed. Prefetches `next` meanwhile: the hardware prefetcher does not follow strides of more than a page.
+  void multiply(const T* panel, std::int64_t stride, int columns, T* c, std::int64_t c_stride, T alpha, bool add, Prefetch next) const {
     const int vectors = columns <= lanes<T> ? 1 : 2;
     next.spread(ceil_div(rows, height) * ceil_div(depth, last_steps));
     for (std::int64_t i = 0; i < rows; i += height) {
@@ -328,8 +329,8 @@ struct PackedRows {
       T* const to = c + i * c_stride;
       if constexpr (has_row_tiles)
         if (is_by_rows) {
-          strided_tile_for<PackedRowsOperand<T>, T>(own, vectors)(depth, {data + i * packed_row}, panel, to, c_stride, kept, columns, alpha,
-                                                                  add, &next);
+          strided_tile_for<PackedRowsOperand<T>, T>(own, vectors)(depth, {data + i * packed_row}, panel, stride, to, c_stride, kept,
+                                                                  columns, alpha, add, &next);
           continue;
         }
       tile_for<T>(own, vectors)(depth, data + i * depth, panel, to, c_stride, kept, columns, alpha, add, &next);
@@ -351,6 +352,8 @@ void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const 
   T *const packed_a = work, *const packed_b = work + packed_a_size<T>(size);
   // Panels that already are in L2 need no prefetch.
   const bool is_far = size.columns * size.depth > 1 << 16;
+  // Few rows read b where it is, if it has whole vectors: packing takes longer than the products that it speeds up.
+  const bool is_in_place = b.column_stride == 1 && size.rows <= 4 * max_height && size.columns % lanes<T> == 0;
   // Even blocks of the depth.
   const std::int64_t depth_blocks = std::max<std::int64_t>(ceil_div(size.depth, block_depth), 1);
   const std::int64_t depth_step = ceil_div(size.depth, depth_blocks);
@@ -363,10 +366,15 @@ void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const 
         for (std::int64_t j = 0; j < columns; j += breadth<T>) {
           // The last panel of b is one vector wide if that suffices. Each panel is packed when the first block of a needs it, and is then
           // still in a near cache; if there is only one block of a, all panels share one buffer.
-          const int width = static_cast<int>(std::min<std::int64_t>(breadth<T>, columns - j));
+          const int width = static_cast<int>(std::min<std::int64_t>(breadth<T>, columns - j)),
+                    padded = width <= lanes<T> ? lanes<T> : breadth<T>;
+          if constexpr (std::is_same_v<T, S>)
+            if (is_in_place && block.is_by_rows) {
+              block.multiply(b.at(k0, j0 + j).data, b.row_stride, width, c + i0 * c_stride + j0 + j, c_stride, alpha, add || k0 > 0, {});
+              continue;
+            }
           T* const panel = packed_b + (size.rows > block_rows ? j * depth : 0);
-          if (i0 == 0)
-            pack(b.at(k0, j0 + j).data, b.column_stride, b.row_stride, width, depth, width <= lanes<T> ? lanes<T> : breadth<T>, panel);
+          if (i0 == 0) pack(b.at(k0, j0 + j).data, b.column_stride, b.row_stride, width, depth, padded, panel);
           Prefetch next;
           if (const std::int64_t following = j + breadth<T>; is_far && following < columns) {
             const S* const source = b.at(k0, j0 + following).data;
@@ -375,7 +383,7 @@ void multiply(Sizes size, T alpha, const Matrix<const S>& a, const Matrix<const 
             else if (b.column_stride == 1) next = Prefetch::of(source, b.row_stride, depth, count);
             else next = Prefetch::of(source, b.column_stride, count, depth);
           }
-          block.multiply(panel, width, c + i0 * c_stride + j0 + j, c_stride, alpha, add || k0 > 0, next);
+          block.multiply(panel, padded, width, c + i0 * c_stride + j0 + j, c_stride, alpha, add || k0 > 0, next);
         }
       }
     }
