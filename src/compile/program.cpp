@@ -182,6 +182,7 @@ static std::vector<Call> copies_of(const std::vector<Call>& calls) {
 static std::vector<Group> grouped(std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu) {
   merge_products(calls, blocks, is_gpu);
   if (is_gpu) drop_copies(calls, blocks), split_sums(calls, blocks);
+  else transpose_weights(calls, blocks);
   std::vector<Group> groups = find_groups(calls, blocks, is_gpu);
   if (is_gpu) recompute(groups, calls, blocks);
   return groups;

@@ -18,6 +18,10 @@ void merge_products(std::vector<Call>& calls, std::vector<Block>& blocks, bool i
 /// memory from outside whose elements it looked at: masks.
 std::vector<Ref<Storage>> use_attention(std::vector<Call>& calls, std::vector<Block>& blocks, Device device);
 
+/// Copies a weight that several products of few rows read, for a CPU, so that its vectors are where a product reads them: one that must
+/// turn its weight takes up to twice as long. Every element has the bits that it has without.
+void transpose_weights(std::vector<Call>& calls, std::vector<Block>& blocks);
+
 /// Drops copies of what only they read: the kernels that wrote the original write into the copy. So parts of a concatenation, and products
 /// whose heads are put beside each other, are computed in their place.
 void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks);
