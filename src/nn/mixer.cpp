@@ -1,5 +1,3 @@
-#include "nn/mixer.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "nn/init.h"
+#include "nn/mixer_parts.h"
 #include "ops/conv.h"
 #include "ops/factory.h"
 #include "ops/index.h"
@@ -19,14 +18,20 @@
 
 namespace tern::nn {
 
-static constexpr std::array<std::pair<MixerKind, const char*>, 11> kind_names{{{MixerKind::attention, "attention"},
+static constexpr std::array<std::pair<MixerKind, const char*>, 16> kind_names{{{MixerKind::attention, "attention"},
                                                                                {MixerKind::window, "window"},
                                                                                {MixerKind::conv, "conv"},
+                                                                               {MixerKind::h3, "h3"},
                                                                                {MixerKind::hyena, "hyena"},
+                                                                               {MixerKind::rwkv4, "rwkv4"},
+                                                                               {MixerKind::rwkv7, "rwkv7"},
+                                                                               {MixerKind::mamba, "mamba"},
+                                                                               {MixerKind::mamba2, "mamba2"},
+                                                                               {MixerKind::based, "based"},
                                                                                {MixerKind::linear, "linear"},
                                                                                {MixerKind::retnet, "retnet"},
                                                                                {MixerKind::gla, "gla"},
-                                                                               {MixerKind::mamba2, "mamba2"},
+
                                                                                {MixerKind::deltanet, "deltanet"},
                                                                                {MixerKind::gated_deltanet, "gated-deltanet"},
                                                                                {MixerKind::own, "own"}}};
@@ -43,17 +48,28 @@ std::optional<MixerKind> mixer_kind_of(std::string_view name) {
   return std::nullopt;
 }
 
-static constexpr std::int64_t taps = 4;
+namespace parts {
 
-CausalConv::CausalConv(std::int64_t channels, std::int64_t taps_, Device device) {
-  if (channels < 1 || taps_ < 1) fail("CausalConv", fmt::format("expected sizes >= 1 but got {} channels and {} taps", channels, taps_));
-  detail::make_weight_and_bias(weight, bias, {channels, 1, taps_}, true, device);
+Tensor in_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
+
+Tensor normalized(const Tensor& x) { return x * rsqrt(sum(square(x), {-1}, true) + 1e-6); }
+
+Tensor in_f32(const Tensor& x) { return size_of(x.dtype()) == 2 ? cast(x, DType::f32) : x; }
+
+Tensor spaced(std::int64_t count, double first, double last, Device device, const std::function<double(double)>& f) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < count; ++i)
+    values.push_back(static_cast<float>(
+        f(count == 1 ? (first + last) / 2 : first + (last - first) * static_cast<double>(i) / static_cast<double>(count - 1))));
+  Tensor x = Tensor::from(values, {count}, device);
+  return x.set_requires_grad();
 }
 
-std::string CausalConv::settings() const { return weight.defined() ? fmt::format("{}, taps={}", weight.size(0), weight.size(2)) : ""; }
+Tensor spaced_dt_bias(std::int64_t count, Device device) {
+  return spaced(count, std::log(0.001), std::log(0.1), device, [](double x) { return std::log(std::expm1(std::exp(x))); });
+}
 
-/// u (B, T, C) with the `before` tokens before it, `past` as in CausalConv::forward: (B, before + T, C).
-static Tensor with_past(const Tensor& u, std::int64_t before, Tensor& past, const Tensor& lengths) {
+Tensor with_past(const Tensor& u, std::int64_t before, Tensor& past, const Tensor& lengths) {
   const std::int64_t batch = u.size(0), channels = u.size(2), all = before + u.size(1);
   const Tensor joined = cat({past.defined() ? past : zeros({batch, before, channels}, u.dtype(), u.device()), u}, 1);
   if (lengths.defined()) {
@@ -65,6 +81,21 @@ static Tensor with_past(const Tensor& u, std::int64_t before, Tensor& past, cons
   }
   return joined;
 }
+
+Tensor is_there(const Tensor& lengths, std::int64_t tokens) {
+  return lt(arange(tokens, DType::i64, lengths.device()), unsqueeze(lengths, 1));
+}
+
+}  // namespace parts
+
+using namespace parts;
+
+CausalConv::CausalConv(std::int64_t channels, std::int64_t taps_, Device device) {
+  if (channels < 1 || taps_ < 1) fail("CausalConv", fmt::format("expected sizes >= 1 but got {} channels and {} taps", channels, taps_));
+  detail::make_weight_and_bias(weight, bias, {channels, 1, taps_}, true, device);
+}
+
+std::string CausalConv::settings() const { return weight.defined() ? fmt::format("{}, taps={}", weight.size(0), weight.size(2)) : ""; }
 
 Tensor CausalConv::forward(const Tensor& u, bool silu, Tensor* past, const Tensor& lengths) const {
   const ModuleScope scope(this, "CausalConv");
@@ -151,36 +182,25 @@ struct Form {
 };
 Form form_of(MixerKind kind) {
   switch (kind) {
-    case MixerKind::linear: return {.has_gate = false, .has_norm = false};
+    case MixerKind::linear:
+    case MixerKind::based: return {.has_gate = false, .has_norm = false};
     case MixerKind::retnet:
     case MixerKind::gla: return {};
     case MixerKind::mamba2: return {.has_conv = true, .has_dt = true};
     case MixerKind::deltanet: return {.has_conv = true, .has_beta = true, .has_gate = false};
     case MixerKind::gated_deltanet: return {.has_conv = true, .has_dt = true, .has_beta = true};
-    default: fail("RecurrentMixer", fmt::format("expected linear, retnet, gla, mamba2, deltanet or gated-deltanet but got {}", name(kind)));
+    default:
+      fail("RecurrentMixer", fmt::format("expected based, linear, retnet, gla, mamba2, deltanet or gated-deltanet but got {}", name(kind)));
   }
 }
 
-/// x (B, T, heads D) as (B, T, heads, D).
-Tensor in_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
-
-/// Rows of length 1.
-Tensor normalized(const Tensor& x) { return x * rsqrt(sum(square(x), {-1}, true) + 1e-6); }
-
-/// 16-bit numbers in f32, in which decays are computed: near 1 a decay has few bits.
-Tensor in_f32(const Tensor& x) { return size_of(x.dtype()) == 2 ? cast(x, DType::f32) : x; }
-
 Tensor elu_plus_1(const Tensor& x) { return elu(x) + 1.0; }
 
-/// `count` numbers from first to last, spaced evenly by `f`, as a parameter of f^-1.
-template <class F>
-Tensor spaced(std::int64_t count, double first, double last, Device device, F f) {
-  std::vector<float> values;
-  for (std::int64_t i = 0; i < count; ++i)
-    values.push_back(static_cast<float>(
-        f(count == 1 ? (first + last) / 2 : first + (last - first) * static_cast<double>(i) / static_cast<double>(count - 1))));
-  Tensor x = Tensor::from(values, {count}, device);
-  return x.set_requires_grad();
+/// Feature map of Based: products of features are 1 + s + s^2 / 2, the exponential's first terms, of s = q k / sqrt(size).
+Tensor taylor(const Tensor& x_) {
+  const Tensor x = x_ * std::pow(static_cast<double>(x_.size(3)), -0.25);
+  const Tensor squares = flatten(unsqueeze(x, 4) * unsqueeze(x, 3), 3, 4) * (1 / std::numbers::sqrt2);
+  return cat({full({x.size(0), x.size(1), x.size(2), 1}, 1, x.dtype(), x.device()), x, squares}, 3);
 }
 
 }  // namespace
@@ -194,7 +214,7 @@ RecurrentMixer::RecurrentMixer(MixerKind kind_, std::int64_t width, const Recurr
                             options.head_dim));
   if (options.head_dim == 0) options.head_dim = width / options.heads;
   const Device device = options.device;
-  const std::int64_t keys = (kind == MixerKind::mamba2 ? 1 : options.heads) * options.head_dim;
+  const std::int64_t keys = (kind == MixerKind::mamba2 ? 1 : options.heads) * key_dim();
   const std::int64_t values = checked_mul(where, options.heads, value_dim()), all = checked_add(where, 2 * keys, values);
   qkv = Linear(width, all, false, device);
   if (form.has_conv) conv.emplace(all, taps, device);
@@ -209,10 +229,9 @@ RecurrentMixer::RecurrentMixer(MixerKind kind_, std::int64_t width, const Recurr
   proj = Linear(values, width, false, device);
   if (form.has_dt) {
     a_log = spaced(options.heads, 1, 16, device, [](double a) { return std::log(a); });
-    // softplus(dt_bias) is dt.
-    dt_bias = spaced(options.heads, std::log(0.001), std::log(0.1), device, [](double x) { return std::log(std::expm1(std::exp(x))); });
+    dt_bias = spaced_dt_bias(options.heads, device);
   }
-  if (kind == MixerKind::mamba2) skip = spaced(options.heads, 1, 1, device, [](double x) { return x; });
+  if (kind == MixerKind::mamba2) skip = spaced(options.heads, 1, 1, device);
   if (kind == MixerKind::retnet) {
     std::vector<float> decays;
     for (std::int64_t h = 0; h < options.heads; ++h)
@@ -222,6 +241,8 @@ RecurrentMixer::RecurrentMixer(MixerKind kind_, std::int64_t width, const Recurr
     options.rope = {};
   }
 }
+
+std::int64_t RecurrentMixer::key_dim() const { return kind == MixerKind::based ? 16 : options.head_dim; }
 
 std::int64_t RecurrentMixer::value_dim() const { return (kind == MixerKind::mamba2 ? 2 : 1) * options.head_dim; }
 
@@ -272,7 +293,7 @@ Tensor RecurrentMixer::forward(const Tensor& x, MixerState* state) const {
 
   Tensor joined = qkv.forward(x);
   if (conv) joined = conv->forward(joined, true, state ? &more : nullptr, lengths);
-  const std::int64_t keys = (joined.size(2) - heads * value_dim()) / 2, key_heads = keys / options.head_dim;
+  const std::int64_t keys = (joined.size(2) - heads * value_dim()) / 2, key_heads = keys / key_dim();
   const Tensors parts = split(joined, {keys, keys, heads * value_dim()}, 2);
   Tensor q = in_heads(parts[0], key_heads), k = in_heads(parts[1], key_heads), v = in_heads(parts[2], heads);
 
@@ -283,7 +304,9 @@ Tensor RecurrentMixer::forward(const Tensor& x, MixerState* state) const {
   const Tensor direct = v;
   switch (kind) {
     case MixerKind::linear:
-      q = elu_plus_1(q), k = elu_plus_1(k);
+    case MixerKind::based:
+      if (kind == MixerKind::linear) q = elu_plus_1(q), k = elu_plus_1(k);
+      else q = taylor(q), k = taylor(k);
       v = cat({v, ones({batch, tokens, heads, 1}, v.dtype(), v.device())}, 3);  // the sum of the keys, in one channel more
       break;
     case MixerKind::retnet: q = rotated(q, more), k = rotated(k, more) * (1 / std::sqrt(static_cast<double>(options.head_dim))); break;
@@ -300,11 +323,11 @@ Tensor RecurrentMixer::forward(const Tensor& x, MixerState* state) const {
   }
   if (lengths.defined()) {
     // A key of 0 and no decay leave the state as it is.
-    const Tensor is_there = unsqueeze(lt(arange(tokens, DType::i64, x.device()), unsqueeze(lengths, 1)), 2);
-    k = where(unsqueeze(is_there, 3), k, 0.0);
+    const Tensor there = unsqueeze(is_there(lengths, tokens), 2);
+    k = where(unsqueeze(there, 3), k, 0.0);
     Tensor& decay = params.log_decay;
     if (decay.defined() && decay.dims() == 1) decay = broadcast_to(decay, {batch, tokens, heads});
-    if (decay.defined()) decay = where(decay.dims() == 4 ? unsqueeze(is_there, 3) : is_there, decay, 0.0);
+    if (decay.defined()) decay = where(decay.dims() == 4 ? unsqueeze(there, 3) : there, decay, 0.0);
   }
   const Recurrence result = linear_recurrence(q, k, v, params);
   if (state) {
@@ -317,7 +340,7 @@ Tensor RecurrentMixer::forward(const Tensor& x, MixerState* state) const {
   }
 
   Tensor y = result.y;
-  if (kind == MixerKind::linear) y = slice(y, 3, 0, value_dim()) / (slice(y, 3, value_dim()) + 1e-6);
+  if (kind == MixerKind::linear || kind == MixerKind::based) y = slice(y, 3, 0, value_dim()) / (slice(y, 3, value_dim()) + 1e-6);
   if (kind == MixerKind::mamba2) y = y + direct * unsqueeze(skip, 1);
   if (norm && kind != MixerKind::mamba2) y = norm->forward(y);
   y = flatten(y, 2, 3);

@@ -60,16 +60,21 @@ enum class MixerKind : std::uint8_t {
   attention,       ///< MultiHeadAttention
   window,          ///< attention to the last MixerOptions::window tokens
   conv,            ///< ConvMixer
+  h3,              ///< H3Mixer
   hyena,           ///< HyenaMixer
+  rwkv4,           ///< Rwkv4Mixer
+  rwkv7,           ///< Rwkv7Mixer
+  mamba,           ///< MambaMixer
+  mamba2,          ///< RecurrentMixer: Mamba-2, Dao & Gu, 2024
+  based,           ///< RecurrentMixer: Based, Arora et al., 2024, whose models also have layers of MixerKind::window
   linear,          ///< RecurrentMixer: linear attention, Katharopoulos et al., 2020
   retnet,          ///< RecurrentMixer: RetNet, Sun et al., 2023
   gla,             ///< RecurrentMixer: gated linear attention, Yang et al., 2024
-  mamba2,          ///< RecurrentMixer: Mamba-2, Dao & Gu, 2024
   deltanet,        ///< RecurrentMixer: DeltaNet, Yang et al., 2024
   gated_deltanet,  ///< RecurrentMixer: Gated DeltaNet, Yang et al., 2025
   own,             ///< what MixerOptions::own makes
 };
-/// The kind's name: "attention", "window", "conv", "hyena", "linear", "retnet", "gla", "mamba2", "deltanet", "gated-deltanet", "own".
+/// The kind's name, with - for _: "gated-deltanet".
 const char* name(MixerKind kind);
 /// The kind of that name, but for own; none for another text.
 std::optional<MixerKind> mixer_kind_of(std::string_view name);
@@ -145,6 +150,8 @@ struct RecurrentMixerOptions {
 /// Mixers on linear_recurrence (ops/recurrent.h): queries, keys and values are projections of x, one result of each head is normalized
 /// (RMSNorm), gated by SiLU and projected. By kind:
 ///
+///   based           the features 1, x and x x^T of q and k of 16 elements, whose products are those of exp's Taylor series to the second
+///                   order, the result divided by the keys' sum; no norm, no gate
 ///   linear          elu(q) + 1 and elu(k) + 1, the result divided by the keys' sum; no norm, no gate
 ///   retnet          decay 1 - 2^(-5 - h) of head h, rotary q and k if there is a table
 ///   gla             decay of each key channel, sigmoid(up(down(x)))^(1/16) with 16 units between
@@ -162,7 +169,7 @@ struct RecurrentMixer final : MixerOf<RecurrentMixer> {
   std::string settings() const override;
   Tensor forward(const Tensor& x, MixerState* state = nullptr) const override;  ///< as Mixer::forward
 
-  MixerKind kind = MixerKind::linear;  ///< one of the six above
+  MixerKind kind = MixerKind::linear;  ///< one of the seven above
   RecurrentMixerOptions options;       ///< with head_dim filled in
   Linear qkv;                          ///< width -> queries, keys and values, in this order
   std::optional<CausalConv> conv;      ///< of queries, keys and values
@@ -177,6 +184,7 @@ struct RecurrentMixer final : MixerOf<RecurrentMixer> {
   Tensor skip;                         ///< mamba2: (heads)
 
  private:
+  std::int64_t key_dim() const;
   std::int64_t value_dim() const;
   Tensor log_decay(const Tensor& x, const Tensor& dt) const;
   Tensor rotated(const Tensor& x, const Tensor& positions) const;

@@ -8,4 +8,6 @@
 #include "nn/mixer.h"
 #include "nn/module.h"
 #include "nn/recurrent.h"
+#include "nn/rwkv.h"
+#include "nn/state_space.h"
 #include "nn/transformer.h"

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "nn/init.h"
+#include "nn/rwkv.h"
+#include "nn/state_space.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
@@ -90,8 +92,15 @@ static AttentionOptions attention_options(const TransformerOptions& o, bool cros
 }
 
 static AnyMixer make_mixer(const MixerOptions& mixer, const TransformerOptions& o, const Tensor& rope) {
-  if (mixer.kind == MixerKind::conv) return ConvMixer(o.width, o.device);
-  if (mixer.kind == MixerKind::hyena) return HyenaMixer(o.width, o.length, o.device);
+  switch (mixer.kind) {
+    case MixerKind::conv: return ConvMixer(o.width, o.device);
+    case MixerKind::h3: return H3Mixer(o.width, o.device);
+    case MixerKind::hyena: return HyenaMixer(o.width, o.length, o.device);
+    case MixerKind::mamba: return MambaMixer(o.width, o.device);
+    case MixerKind::rwkv4: return Rwkv4Mixer(o.width, o.device);
+    case MixerKind::rwkv7: return Rwkv7Mixer(o.width, o.heads, o.device);
+    default: break;
+  }
   if (mixer.kind != MixerKind::own) {
     const RecurrentMixerOptions options{
         .heads = o.heads, .head_dim = o.head_dim, .rope = rope, .rope_pairs = o.rope_pairs, .device = o.device};
@@ -172,8 +181,8 @@ static void initialize_gpt2(const std::vector<NamedTensor>& parameters, std::int
   for (const NamedTensor& entry : parameters) {
     const bool is_residual = entry.name.ends_with(".proj.weight");
     const double deviation = is_residual ? 0.02 / std::sqrt(static_cast<double>(branches)) : 0.02;
-    if (entry.tensor.dims() == 2) init::normal(entry.tensor, 0, deviation);
-    else if (entry.name.ends_with("bias")) init::zeros(entry.tensor);
+    if (entry.tensor.dims() == 2 && entry.name.ends_with(".weight")) init::normal(entry.tensor, 0, deviation);
+    else if (entry.name.ends_with(".bias")) init::zeros(entry.tensor);
   }
 }
 
@@ -183,10 +192,10 @@ static void initialize_xavier(const std::vector<NamedTensor>& parameters, double
     // Query, key and value projections: cross attention has two matrices (width, width) and (2 width, width) for them, self attention one.
     const bool is_cross = entry.name.ends_with(".query.weight") || entry.name.ends_with(".key_value.weight");
     const double bound = std::sqrt(6 / (4 * width));
-    if (entry.name.ends_with("bias")) init::zeros(x);
+    if (entry.name.ends_with(".bias")) init::zeros(x);
     else if (is_table(entry.name)) init::normal(x, 0, 1 / std::sqrt(width));
     else if (is_cross) init::uniform(x, -bound, bound);
-    else if (x.dims() == 2) init::xavier_uniform(x);
+    else if (x.dims() == 2 && entry.name.ends_with(".weight")) init::xavier_uniform(x);
   }
 }
 

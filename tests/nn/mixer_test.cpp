@@ -16,7 +16,7 @@ using nn::MixerKind;
 
 namespace {
 
-constexpr MixerKind recurrent_kinds[] = {MixerKind::linear, MixerKind::retnet,   MixerKind::gla,
+constexpr MixerKind recurrent_kinds[] = {MixerKind::based,  MixerKind::linear,   MixerKind::retnet,        MixerKind::gla,
                                          MixerKind::mamba2, MixerKind::deltanet, MixerKind::gated_deltanet};
 constexpr std::int64_t width = 12, heads = 2, dim = 6, longest = 90;
 
@@ -51,10 +51,18 @@ Tensor turned(const Tensor& x, std::int64_t position) {
   return cat(columns, 1);
 }
 
+/// 1, x and x x^T of rows, so that products are 1 + s + s^2 / 2 of s = q k / 4, for 16 elements.
+Tensor taylor(const Tensor& x) {
+  const Tensor half = x / 2.0;
+  return cat({ones({x.size(0), 1}, x.dtype()), half, flatten(unsqueeze(half, 2) * unsqueeze(half, 1), 1, 2) / std::sqrt(2.0)}, 1);
+}
+
 Tensor reference(const nn::RecurrentMixer& m, const Tensor& x) {
   const bool is_delta = m.kind == MixerKind::deltanet || m.kind == MixerKind::gated_deltanet, is_mamba = m.kind == MixerKind::mamba2;
-  const std::int64_t batch = x.size(0), values = is_mamba ? 2 * dim : dim, keys = is_mamba ? dim : heads * dim;
-  std::vector<Tensor> states(heads, zeros({batch, dim, values}, DType::f64)), sums(heads, zeros({batch, dim, 1}, DType::f64));
+  const bool is_based = m.kind == MixerKind::based, is_divided = is_based || m.kind == MixerKind::linear;
+  const std::int64_t key = is_based ? 16 : dim, features = is_based ? 273 : dim;
+  const std::int64_t batch = x.size(0), values = is_mamba ? 2 * dim : dim, keys = is_mamba ? dim : heads * key;
+  std::vector<Tensor> states(heads, zeros({batch, features, values}, DType::f64)), sums(heads, zeros({batch, features, 1}, DType::f64));
   Tensors inputs, results;
   for (std::int64_t t = 0; t < x.size(1); ++t) {
     const Tensor token = select(x, 1, t);
@@ -69,10 +77,11 @@ Tensor reference(const nn::RecurrentMixer& m, const Tensor& x) {
     Tensors of_heads;
     for (std::int64_t h = 0; h < heads; ++h) {
       const std::int64_t shared = is_mamba ? 0 : h;
-      Tensor q = head(qkv, shared, dim), k = head(slice(qkv, 1, keys, 2 * keys), shared, dim), v = head(slice(qkv, 1, 2 * keys), h, values);
+      Tensor q = head(qkv, shared, key), k = head(slice(qkv, 1, keys, 2 * keys), shared, key), v = head(slice(qkv, 1, 2 * keys), h, values);
       const Tensor direct = v;
       Tensor decay, beta;
       if (m.kind == MixerKind::linear) q = positive(q), k = positive(k);
+      if (is_based) q = taylor(q), k = taylor(k);
       if (m.kind == MixerKind::retnet) {
         q = turned(q, t), k = turned(k, t) / std::sqrt(double(dim));
         decay = full({1, 1, 1}, 1 - std::pow(2.0, -5.0 - double(h)), DType::f64);
@@ -93,7 +102,7 @@ Tensor reference(const nn::RecurrentMixer& m, const Tensor& x) {
       if (is_delta) v = (v - squeeze(matmul(unsqueeze(k, 1), state), 1)) * beta;
       state = state + unsqueeze(k, 2) * unsqueeze(v, 1);
       Tensor y = squeeze(matmul(unsqueeze(q, 1), state), 1);
-      if (m.kind == MixerKind::linear) {
+      if (is_divided) {
         Tensor& total = sums[std::size_t(h)];
         total = total + unsqueeze(k, 2);
         y = y / (squeeze(matmul(unsqueeze(q, 1), total), 1) + 1e-6);
@@ -166,7 +175,11 @@ std::vector<std::vector<nn::MixerOptions>> stacks() {
   std::vector<std::vector<nn::MixerOptions>> all = {
       {{.kind = MixerKind::window, .window = 5}},
       {{.kind = MixerKind::conv}},
+      {{.kind = MixerKind::h3}},
       {{.kind = MixerKind::hyena}},
+      {{.kind = MixerKind::mamba}},
+      {{.kind = MixerKind::rwkv4}},
+      {{.kind = MixerKind::rwkv7}},
       {{.kind = MixerKind::conv}, {}},
       {{}, {.kind = MixerKind::gla}},
       {{.kind = MixerKind::own, .own = [](std::int64_t size) { return Mean(size); }}},
@@ -185,6 +198,10 @@ void for_each_mixer(F check) {
   manual_seed(3);
   check(nn::ConvMixer(width));
   check(nn::HyenaMixer(width, longest));
+  check(nn::H3Mixer(width));
+  check(nn::MambaMixer(width));
+  check(nn::Rwkv4Mixer(width));
+  check(nn::Rwkv7Mixer(width, heads));
 }
 
 }  // namespace
@@ -279,19 +296,28 @@ TEST_CASE("A mixer that reads in pieces gives what it gives at once") {
 
 TEST_CASE("Padding after a row's own tokens is not in a mixer's state") {
   const NoGrad unrecorded;
-  const auto check = [](const nn::Mixer& mixer) {
-    const Tensor x = tokens_of(3, 12, DType::f32);
+  bool goes_on = false;
+  const auto check = [&](const nn::Mixer& mixer) {
+    const Tensor before = tokens_of(3, 4, DType::f32), x = tokens_of(3, 12, DType::f32);
     const std::vector<std::int64_t> lengths = {12, 5, 2};
-    nn::MixerState padded{.lengths = Tensor::from(lengths, {3})};
+    const auto begin = [&](const Tensor& text) {
+      nn::MixerState state;
+      if (goes_on) mixer.forward(text, &state);
+      return state;
+    };
+    nn::MixerState padded = begin(before);
+    padded.lengths = Tensor::from(lengths, {3});
     mixer.forward(x, &padded);
     padded.lengths = {};
     const Tensor more = tokens_of(3, 2, DType::f32), next = mixer.forward(more, &padded);
     for (std::int64_t b = 0; b < 3; ++b) {
-      nn::MixerState own;
+      nn::MixerState own = begin(slice(before, 0, b, b + 1));
       mixer.forward(slice(slice(x, 0, b, b + 1), 1, 0, lengths[std::size_t(b)]), &own);
       CHECK(distance(slice(next, 0, b, b + 1), mixer.forward(slice(more, 0, b, b + 1), &own)) < 2e-5);
     }
   };
+  for_each_mixer(check);
+  goes_on = true;  // after text that all rows have
   for_each_mixer(check);
 }
 
@@ -305,7 +331,8 @@ TEST_CASE("Models with mixers are causal, and read with a cache what they read a
     // A token that changes shows in no earlier state, and in its own.
     const Tensor other = cat({slice(ids, 1, 0, 20), slice(ids, 1, 20, 21) * 0.0, slice(ids, 1, 21)}, 1), changed = model.hidden(other);
     // A transform rounds all of its numbers together.
-    const double rounding = mixers.front().kind == MixerKind::hyena ? 5e-6 : 0;
+    const MixerKind first = mixers.front().kind;
+    const double rounding = first == MixerKind::hyena || first == MixerKind::h3 ? 5e-6 : 0;
     CHECK(distance(slice(changed, 1, 0, 20), slice(expected, 1, 0, 20)) <= rounding);
     CHECK(distance(slice(changed, 1, 20, 21), slice(expected, 1, 20, 21)) > 1e-3);
 
@@ -444,7 +471,7 @@ TEST_CASE("Mistakes with mixers get one line") {
     CHECK(message.find(text) != std::string::npos);
   };
   says([] { nn::RecurrentMixer(MixerKind::conv, 8); },
-       "[RecurrentMixer] expected linear, retnet, gla, mamba2, deltanet or gated-deltanet but got conv");
+       "[RecurrentMixer] expected based, linear, retnet, gla, mamba2, deltanet or gated-deltanet but got conv");
   says([] { nn::RecurrentMixer(MixerKind::gla, 8, {.heads = 3}); }, "[RecurrentMixer] expected a width that the number of heads divides");
   says([] { nn::HyenaMixer(8, 0); }, "[HyenaMixer] expected sizes >= 1 but got width 8 and length 0");
   says([] { nn::HyenaMixer(8, 3).forward(zeros({1, 4, 8})); }, "[HyenaMixer] expected at most 3 tokens but got 4");

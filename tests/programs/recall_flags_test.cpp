@@ -206,6 +206,11 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--mlp 0", model([](auto& m) { m.ff = 0; })},
           {"--mixer conv", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::conv}}; })},
           {"--mixer hyena", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::hyena}}; })},
+          {"--mixer h3", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::h3}}; })},
+          {"--mixer rwkv4", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::rwkv4}}; })},
+          {"--mixer rwkv7", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::rwkv7}}; })},
+          {"--mixer mamba", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::mamba}}; })},
+          {"--mixer based", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::based}}; })},
           {"--mixer linear", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::linear}}; })},
           {"--mixer retnet", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::retnet}}; })},
           {"--mixer gla", model([](auto& m) { m.mixers = {{.kind = nn::MixerKind::gla}}; })},
@@ -260,8 +265,8 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--width 17 --heads 17", "--positions: rotary ones turn pairs"},
           {"--mlp -1", "--mlp: "},
           {"--mixer perceiver",
-           "--mixer: expected attention, window, conv, hyena, linear, retnet, gla, mamba2, deltanet, gated-deltanet but got "
-           "perceiver"},
+           "--mixer: expected attention, window, conv, h3, hyena, rwkv4, rwkv7, mamba, mamba2, based, linear, retnet, gla, deltanet, "
+           "gated-deltanet but got perceiver"},
           {"--mixer gla,", "--mixer: expected attention, window"},
           {"--mixer gla --causal False", "--mixer: expected attention with causal False but got gla"},
           {"--window 0", "--window: expected a whole number from 1 to 100000 but got 0"},

@@ -136,7 +136,7 @@ TEST_CASE("tern-recall sweep --mixer --lrs (models of several mixers, each with 
   const Ran& solved = ran(sweep_of_mqar(), grid + "--lrs 0.01,0.02,0.03 --mixer gla --target 1e-9 --vocab 4");
   CHECK(column(solved, "lr").size() == 1);
   const std::vector<std::string> all = column(ran(sweep_of_mqar(), grid + "--mixer all"), "mixer");
-  CHECK(all.size() >= 10);
+  CHECK(all.size() == 15);
   CHECK(all.front() == "attention");
   CHECK(std::set(all.begin(), all.end()).size() == all.size());
 
