@@ -26,7 +26,8 @@ struct MambaMixer final : MixerOf<MambaMixer> {
 /// H3, Fu et al., 2023: with q, k and v projections of x, y = proj(q * ssm(shift(k) * v)). The shift is a convolution of 4 taps, and ssm a
 /// diagonal state space model of 32 complex numbers s for each channel (S4D-Lin, Gu et al., 2022),
 ///     s_t = exp(dt (-exp(rate) + i frequency)) s_(t-1) + u_t,   y_t = 2 dt Re(c s_t) + skip u_t,
-/// computed as a long_conv, whose filter takes memory for T powers of each.
+/// computed as a long_conv, whose filter takes memory for T powers of each. In 16 bits frequencies are rounded by parts of a turn within
+/// some tens of tokens: keep them in f32.
 struct H3Mixer final : MixerOf<H3Mixer> {
   H3Mixer() = default;
   /// Throws Error for a width below 1.
