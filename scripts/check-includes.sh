@@ -24,6 +24,7 @@ cuda/reduce:    backend tensor ops/kernels cuda/runtime cuda/device
 cuda/rows:      backend tensor ops/kernels cuda/runtime cuda/device cuda/reduce
 cuda/gemm:      backend tensor ops/kernels cuda/runtime cuda/device cuda/reduce
 cuda/attention: backend tensor ops/kernels cuda/runtime cuda/device
+cuda/recurrence: backend tensor ops/kernels cuda/runtime cuda/device
 cuda/conv:      backend tensor ops/kernels cuda/runtime cuda/device
 cuda/index:     backend tensor ops/kernels cuda/runtime cuda/device
 cuda/optim:     backend tensor ops/kernels cuda/runtime cuda/device

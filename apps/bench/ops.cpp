@@ -15,6 +15,7 @@
 #include "ops/normalize.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "ops/recurrent.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "train/optimizer.h"
@@ -179,6 +180,22 @@ Case feed_forward_case(Head size, DType dtype, Device device) {
           [=] { return feed_forward_gelu(x, fc, bias, proj); }};
 }
 
+/// The recurrence of GLA, with a decay of each channel, or of Gated DeltaNet, with one of the head and the delta rule, of shape (B, T, H,
+/// D). The bytes are those of the operands and results.
+Case recurrence_case(bool is_delta, const Shape& shape, DType dtype, Device device) {
+  const std::int64_t bytes = numel(shape) * static_cast<std::int64_t>(size_of(dtype)), decays = is_delta ? 0 : 1;
+  const auto as_leaf = [](const Tensor& x) { return x.detach().set_requires_grad(); };
+  const Shape tokens{shape[0], shape[1], shape[2]};
+  const Tensor q = leaf(shape, dtype, device), v = leaf(shape, dtype, device), keys = leaf(shape, dtype, device);
+  const Tensor k = as_leaf(keys * (1 / std::sqrt(static_cast<double>(shape[3]))));
+  const auto decay_of = [&](const Shape& of, DType type) { return as_leaf(softplus(leaf(of, type, device)) * (-1.0 / 16)); };
+  LinearRecurrenceParams params{.log_decay = is_delta ? decay_of(tokens, DType::f32) : decay_of(shape, dtype)};
+  Tensors leaves{q, k, v, params.log_decay};
+  if (is_delta) leaves.push_back(params.beta = as_leaf(sigmoid(leaf(tokens, DType::f32, device))));
+  const auto call = [=] { return linear_recurrence(q, k, v, params).y; };
+  return {is_delta ? "gated_deltanet" : "gla", shape, dtype, (4 + decays) * bytes, (7 + 2 * decays) * bytes, leaves, composed(call), call};
+}
+
 std::vector<Shape> score_shapes(Device device) {
   if (device.type == DeviceType::cpu)
     return {{32, 8, 40, 40}, {8, 8, 128, 128}, {8, 8, 256, 256}, {4, 8, 512, 512}, {2, 8, 1024, 1024}, {1, 8, 2048, 2048}};
@@ -239,6 +256,9 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
     for (const Head& size : head_sizes(device)) cases.push_back([=] { return head_case(size, dtype, device); });
   } else if (op == "feed_forward") {
     for (const Head& size : feed_forward_sizes(device)) cases.push_back([=] { return feed_forward_case(size, dtype, device); });
+  } else if (op == "gla" || op == "gated_deltanet") {
+    const Shape shape = device.type == DeviceType::cpu ? Shape{1, 512, 4, 64} : Shape{8, 4096, 16, 64};
+    cases.push_back([=] { return recurrence_case(op != "gla", shape, dtype, device); });
   } else if (op == "residual_layernorm") {
     add({{5120, 256}}, [=](Size size) { return residual_case(size, dtype, device); });
     add(norm_sizes(device), [=](Size size) { return residual_case(size, dtype, device); });
@@ -249,8 +269,8 @@ std::vector<std::function<Case()>> cases_of(const std::string& op, DType dtype, 
   return cases;
 }
 
-const std::vector<std::string> op_names = {"softmax",     "layernorm", "rmsnorm",   "residual_layernorm", "xent",
-                                           "linear_xent", "adamw",     "grad_norm", "feed_forward"};
+const std::vector<std::string> op_names = {"softmax",   "layernorm",    "rmsnorm", "residual_layernorm", "xent", "linear_xent", "adamw",
+                                           "grad_norm", "feed_forward", "gla",     "gated_deltanet"};
 
 class Bench : OpTimer {
  public:

@@ -205,6 +205,59 @@ struct LinearRecurrence {
   };
 };
 
+/// The same in one dtype of 16 bits on a GPU, by kernels for the chunked form: log_decay (B, T, H), f32, or (B, T, H, Dk), f32 or of q's
+/// dtype, beta and initial in f32.
+struct ChunkedRecurrence {
+  static constexpr Op op = LinearRecurrence::op;
+  using Kept = LinearRecurrence::Kept;
+
+  Tensors plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta,
+                const Tensor& initial) const {
+    const Tensor decay = log_decay.defined() && log_decay.dims() == 3 ? unsqueeze(log_decay, 3) : log_decay;
+    using detail::widened;
+    const Tensors results = LinearRecurrence().plain(widened(q), widened(k), widened(v), widened(decay), beta, initial);
+    return {cast(results[0], v.dtype()), results[1]};
+  }
+
+  Result<Tensors, Kept> forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta,
+                                const Tensor& initial) const {
+    const NoGrad unrecorded;
+    const Tensor y = empty(v.shape(), v.dtype(), v.device());
+    const Tensor state = empty({q.size(0), q.size(2), q.size(3), v.size(3)}, DType::f32, v.device());
+    const Kept x = operands(q, k, v, log_decay, beta, initial);
+    launch(Cuda{}, kernels::ChunkedRecurrence{x.q, x.k, x.v, view_of(x.log_decay), view_of(x.beta), view_of(x.initial), y, state});
+    return {{y, state}, {q, k, v, log_decay, beta, initial}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const auto& [q, k, v, log_decay, beta, initial] = kept;
+    if (context().grad)
+      return vjp(call, {q, k, v, log_decay, beta, initial},
+                 [&](const Tensors& in) { return plain(in[0], in[1], in[2], in[3], in[4], in[5]); });
+    const auto like = [](const Tensor& x) { return x.defined() ? empty(x.shape(), x.dtype(), x.device()) : Tensor(); };
+    const Kept x = operands(q, k, v, log_decay, beta, initial);
+    const Tensor dy = call.grad(0).defined() ? with_rows(call.grad(0)) : zeros_like(v), dstate = detail::contiguous_or_none(call.grad(1));
+    const Tensor dq = like(q), dk = like(k), dv = like(v), dlog_decay = like(log_decay), dbeta = like(beta), dinitial = like(initial);
+    launch(Cuda{}, kernels::ChunkedRecurrenceGrad{x.q, x.k, x.v, view_of(x.log_decay), view_of(x.beta), view_of(x.initial), dy,
+                                                  view_of(dstate), dq, dk, dv, view_of(dlog_decay), view_of(dbeta), view_of(dinitial)});
+    return {dq, dk, dv, dlog_decay, dbeta, dinitial};
+  }
+
+ private:
+  /// x, or a copy, with rows of unit stride at multiples of 16 bytes.
+  static Tensor with_rows(const Tensor& x) {
+    const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+    bool is_aligned = x.strides()[3] == 1 && reinterpret_cast<std::uintptr_t>(x.view().data) % 16 == 0;
+    for (int d = 0; d < 3; ++d) is_aligned = is_aligned && x.strides()[d] * size % 16 == 0;
+    return is_aligned ? x : clone(x);
+  }
+  static Kept operands(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta,
+                       const Tensor& initial) {
+    const bool is_channel = log_decay.defined() && log_decay.dims() == 4;
+    return {
+        with_rows(q), with_rows(k), with_rows(v), is_channel ? with_rows(log_decay) : log_decay, beta, detail::contiguous_or_none(initial)};
+  }
+};
+
 }  // namespace
 
 Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const LinearRecurrenceParams& params) {
@@ -231,12 +284,19 @@ Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, 
     fail(op, fmt::format("expected an initial_state of {} but got {}", to_string(state), to_string(initial_state.shape())));
 
   const NoAutocast exact;
+  const bool is_chunked = !reads && with_backend(q.device(), [&](auto dev) {
+    return kernels::has_chunked_recurrence(dev, q.view(), k.view(), v.view(), view_of(log_decay), view_of(beta));
+  });
   const DType dtype = v.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const auto computed = [&](const Tensor& x) { return x.defined() ? cast(x, dtype) : x; };
-  Tensor decay = computed(log_decay);
-  if (decay.defined() && decay.dims() == 1)
-    decay = broadcast_to(reshape(decay, {1, 1, q.size(2), 1}), {by_token[0], by_token[1], by_token[2], 1});
-  else if (decay.defined() && decay.dims() == 3) decay = unsqueeze(decay, 3);
+  Tensor decay =
+      is_chunked && log_decay.defined() && log_decay.dims() == 4 && log_decay.dtype() == q.dtype() ? log_decay : computed(log_decay);
+  if (decay.defined() && decay.dims() == 1) decay = broadcast_to(reshape(decay, {1, 1, q.size(2)}), by_token);
+  if (is_chunked) {
+    const Tensors results = call(ChunkedRecurrence(), q, k, v, decay, computed(beta), computed(initial_state));
+    return {results[0], results[1]};
+  }
+  if (decay.defined() && decay.dims() == 3) decay = unsqueeze(decay, 3);
   const LinearRecurrence f;
   const Tensor in[] = {computed(q), computed(k), computed(v), decay, computed(beta), computed(initial_state)};
   const Tensors results = reads               ? f.chunked_form(in[0], in[1], in[2], in[3], {}, in[5], computed(read), computed(write))

@@ -45,15 +45,17 @@ struct Recurrence {
 /// Linear recurrence: each head has a state S (Dk, Dv), of which token t lets a part decay, adds to it, and reads it:
 ///     S' = diag(exp(log_decay_t)) S_(t-1),   S_t = S' + k_t^T u_t,   y_t = q_t S_t,   with u_t = v_t, or with a beta
 ///     u_t = beta_t (v_t - k_t S'), so that S_t = (I - beta_t k_t^T k_t) S' + beta_t k_t^T v_t (the delta rule).
-/// q and k (B, T, H, Dk), v (B, T, H, Dv), any strides, floating; computed in f32, or in f64 if v is f64. Token mixers as options of it:
-/// linear attention, none (Katharopoulos et al., 2020); RetNet, a head's decay (Sun et al., 2023); Mamba-2, a token's, with k = B, q = C
-/// and v = dt x (Dao & Gu, 2024); GLA, a channel's (Yang et al., 2024); DeltaNet, beta (Yang et al., 2024); Gated DeltaNet, beta and a
-/// token's decay (Yang et al., 2025); RWKV-7, read, write and a channel's decay (Peng et al., 2025). q is not scaled. Throws Error for
-/// shapes that do not fit.
+/// q and k (B, T, H, Dk), v (B, T, H, Dv), any strides, floating; computed in f32, or in f64 if v is f64. On a GPU the products of q, k and
+/// v in one dtype of 16 bits take operands of that dtype, also the state, which is carried in f32. Token mixers as options of it: linear
+/// attention, none (Katharopoulos et al., 2020); RetNet, a head's decay (Sun et al., 2023); Mamba-2, a token's, with k = B, q = C and v =
+/// dt x (Dao & Gu, 2024); GLA, a channel's (Yang et al., 2024); DeltaNet, beta (Yang et al., 2024); Gated DeltaNet, beta and a token's
+/// decay (Yang et al., 2025); RWKV-7, read, write and a channel's decay (Peng et al., 2025). q is not scaled. Throws Error for shapes that
+/// do not fit.
 ///
-/// Memory grows with T. On the CPU one kernel goes from token to token, and backward keeps the operands alone. On a GPU, and in a
-/// PlainKernels scope, it is with read and write, it is composed of matrix products over chunks of 64 tokens. A token's decay costs less
-/// than a channel's.
+/// Memory grows with T. Without read and write, on the CPU one kernel goes from token to token; on a GPU of compute capability 8.0 kernels
+/// in chunks of 64 tokens take q, k and v in one dtype of 16 bits, with Dk and Dv multiples of 8 up to 64, and no beta with a channel's
+/// decay. Both keep the operands alone for backward. All other calls, and those in a PlainKernels scope, are composed of matrix products
+/// over such chunks.
 Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const LinearRecurrenceParams& params = {});
 
 /// Selective scan, the state space model of Mamba (Gu & Dao, 2023, S6): each channel d has a state of N numbers,

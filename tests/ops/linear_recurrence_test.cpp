@@ -62,8 +62,10 @@ Operands operands(const Sizes& s, int decay_dims, bool has_beta, DType dtype, do
 /// Gradients of all operands, with weights for both results.
 Tensors gradients(const Operands& x) {
   const Recurrence result = x();
-  return grad({result.y, result.state}, x.all(),
-              {make_input({result.y.shape()}, result.y.dtype(), 6), make_input({result.state.shape()}, result.state.dtype(), 7)});
+  const auto weight = [](const Tensor& of, std::size_t position) {
+    return to(make_input({of.shape()}, of.dtype(), position), of.device());
+  };
+  return grad({result.y, result.state}, x.all(), {weight(result.y, 6), weight(result.state, 7)});
 }
 
 template <class F>
@@ -221,6 +223,42 @@ TEST_CASE("linear_recurrence gives the same bits with one thread and with two") 
     two = run();
   }
   for (std::size_t i = 0; i < one.size(); ++i) CHECK(op_cases::storage_bytes(one[i]) == op_cases::storage_bytes(two[i]));
+}
+
+/// The norm of the difference, relative to that of what is wanted, of elements of 0.01 at least.
+double relative_error(const Tensor& got, const Tensor& want) {
+  const Tensor x = cast(got, DType::f64), y = cast(want, DType::f64);
+  return std::sqrt(sum((x - y) * (x - y)).item<double>() / std::max(sum(y * y).item<double>(), 1e-4 * static_cast<double>(y.numel())));
+}
+
+TEST_CASE("The chunked kernels of linear_recurrence on a GPU give what its composition gives", "[cuda]") {
+  for_each_kind([](int decay_dims, bool has_beta) {
+    if (decay_dims == 4 && has_beta) return;
+    for (const DType dtype : {DType::bf16, DType::f16})
+      for (const std::int64_t tokens : {1, 64, 200})
+        for (const double lowest : {-0.1, -1.0, -50.0, -1e4, -std::numeric_limits<double>::infinity()}) {
+          if (decay_dims == 0 && lowest < -0.1) continue;
+          INFO(name(dtype) << ", " << tokens << " tokens, log_decay from " << lowest);
+          Operands x = operands({2, tokens, 3, 64, 64}, decay_dims, has_beta, DType::f32, std::max(lowest, -1e4));
+          // Of -inf, a few.
+          if (std::isinf(lowest)) x.log_decay = masked_fill(x.log_decay, lt(x.log_decay, -0.95e4), lowest) * 1e-4;
+          for (Tensor Operands::* member :
+               {&Operands::q, &Operands::k, &Operands::v, &Operands::log_decay, &Operands::beta, &Operands::initial})
+            if (Tensor& operand = x.*member; operand.defined()) operand = to(cast(operand.detach(), dtype), cuda()).set_requires_grad();
+          const auto all_of = [&] {
+            const Recurrence result = x();
+            Tensors all = gradients(x);
+            all.insert(all.end(), {result.y, result.state});
+            return all;
+          };
+          const Tensors got = all_of(), want = test::plain(all_of)();
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            INFO("tensor " << i);
+            CHECK(all(isfinite(got[i])).item<bool>());
+            CHECK(relative_error(got[i], want[i]) < (dtype == DType::bf16 ? 0x1.8p-8 : 0x1.8p-11));
+          }
+        }
+  });
 }
 
 }  // namespace tern

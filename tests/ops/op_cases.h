@@ -103,6 +103,7 @@ struct Row {
   bool twice = true;
   bool on_cuda_bitwise = false;       ///< floats, too, are the same on both devices
   bool on_cuda_in_any_order = false;  ///< on a GPU the op adds in no fixed order: two calls differ in their last bits
+  bool on_cuda_by_16_bits = false;    ///< on a GPU products take operands of 16 bits, also where a result is f32
   std::string shown_name = {};        ///< in messages, where it is not the function's name
   bool is_plain = false;              ///< of plain()
 };

@@ -167,6 +167,20 @@ void add_linear_recurrence(Rows& rows) {
   // Reads and writes by keys of their own.
   for (const int decay_dims : {0, 1, 3, 4}) add({1, 3, 2, 2, 2, decay_dims, false, decay_dims == 4, -2, 0, true});
   for (const std::int64_t tokens : {1, 66}) add({1, tokens, 1, 3, 2, 4, false, true, -0.6, 0, true});
+  add({1, 3, 2, 8, 8, 3, false, false, -2, 0, true});
+  // The chunked kernels of a GPU: heads in multiples of 8 up to 64, each kind of decay, chunks with a remainder, and without.
+  for (const int decay_dims : {0, 1, 3, 4})
+    for (const bool has_beta : {false, true}) {
+      if (decay_dims == 4 && has_beta) continue;
+      add({2, 4, 2, 16, 8, decay_dims, has_beta, has_beta});
+      if (decay_dims > 1) add({1, 65, 2, 16, 24, decay_dims, has_beta, true, -1, 0});
+    }
+  for (const int decay_dims : {3, 4}) {
+    add({1, 64, 1, 64, 64, decay_dims, decay_dims == 3, true});
+    add({1, 130, 1, 40, 8, decay_dims, decay_dims == 3, true, -0.2, 0});
+    add({1, 70, 1, 16, 16, decay_dims, decay_dims == 3, true, -50, 0});
+  }
+  row.on_cuda_by_16_bits = true;
   row.mistakes = {
       {[] { linear_recurrence(sample({1, 3, 2, 4}), sample({1, 3, 2, 4}), sample({1, 3, 2, 5}), {.read = sample({1, 3, 2, 4})}); },
        {"read and write", "(1, 3, 2, 4)", "none"}},

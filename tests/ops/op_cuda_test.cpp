@@ -16,8 +16,11 @@ Tensor on_gpu(const Tensor& x, Device device = cuda()) {
   return to(x.window({elements}, {1}, 0), device).window(x.shape(), x.strides(), x.offset());
 }
 
-/// Either device may be off by a tolerance.
-Tolerance between_devices(const Row& row, DType dtype) { return row.on_cuda_bitwise ? Tolerance{} : forward_tolerance(row, dtype) * 2; }
+/// Either device may be off by the tolerance of a result, of operands of a dtype.
+Tolerance between_devices(const Row& row, DType operands, DType result) {
+  if (row.on_cuda_bitwise) return {};
+  return forward_tolerance(row, row.on_cuda_by_16_bits && size_of(operands) == 2 ? operands : result) * 2;
+}
 
 /// Makes the first GPU the current one of this thread, whatever ran before.
 void make_first_gpu_current() { synchronize(cuda(0)); }
@@ -42,7 +45,7 @@ void check_ops_on(Device device) {
           for (std::size_t i = 0; i < got.size(); ++i) {
             // `to` is the op that goes elsewhere.
             if (row.name != "to") CHECK(got[i].device() == device);
-            const std::string found = difference(to(got[i], cpu), want[i], between_devices(row, want[i].dtype()));
+            const std::string found = difference(to(got[i], cpu), want[i], between_devices(row, dtype, want[i].dtype()));
             if (!found.empty()) FAIL_CHECK("output " << i << ": " << found);
           }
           for (std::size_t i = 0; i < there.size(); ++i) {
@@ -50,7 +53,7 @@ void check_ops_on(Device device) {
             const auto elements = static_cast<std::int64_t>(here[i].impl().storage->bytes() / size_of(here[i].dtype()));
             const Tensor whole = here[i].window({elements}, {1}, 0), copy = there[i].window({elements}, {1}, 0);
             const std::string found =
-                difference(to(copy, cpu), whole, op.inputs[i].edited ? between_devices(row, whole.dtype()) : Tolerance{});
+                difference(to(copy, cpu), whole, op.inputs[i].edited ? between_devices(row, dtype, whole.dtype()) : Tolerance{});
             if (!found.empty()) FAIL_CHECK("storage of input " << i << ": " << found);
           }
         }

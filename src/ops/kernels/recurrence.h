@@ -20,6 +20,28 @@ struct LinearRecurrenceGrad {
   void run(Cpu) const;
 };
 
+// Linear recurrence in chunks on a GPU (cuda/recurrence). q, k (B, T, H, Dk), v, y, dy (B, T, H, Dv) and a channel's log_decay have unit
+// stride along the last dimension and rows at multiples of 16 bytes. log_decay (B, T, H), f32, or (B, T, H, Dk), f32 or of q's dtype; beta
+// (B, T, H), f32; any other strides. Contiguous: states (B, H, Dk, Dv), f32, and gradients. A view without data is absent.
+
+/// True if the kernels take a call: q, k and v of one dtype, f16 or bf16, heads of up to 64 channels in multiples of 8, tokens, and no beta
+/// with a channel's decay; compute capability 8.0.
+bool has_chunked_recurrence(Cuda, const View& q, const View& k, const View& v, const View& log_decay, const View& beta);
+inline bool has_chunked_recurrence(Cpu, const View&, const View&, const View&, const View&, const View&) { return false; }
+
+/// As LinearRecurrence.
+struct ChunkedRecurrence {
+  In q, k, v, log_decay, beta, initial;
+  Out y, state;
+  void run(Cuda) const;
+};
+/// As LinearRecurrenceGrad; dlog_decay has the dtype of log_decay.
+struct ChunkedRecurrenceGrad {
+  In q, k, v, log_decay, beta, initial, dy, dstate;
+  Out dq, dk, dv, dlog_decay, dbeta, dinitial;
+  void run(Cuda) const;
+};
+
 // Selective scan (ops/recurrent.h) on the CPU, over contiguous views of one dtype, f32 or f64: x, dt, y (B, T, D), a (D, N), b, c (B, T,
 // N), states (B, D, N). Elsewhere it is composed of other ops.
 
