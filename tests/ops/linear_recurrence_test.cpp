@@ -245,6 +245,9 @@ TEST_CASE("The chunked kernels of linear_recurrence on a GPU give what its compo
           for (Tensor Operands::* member :
                {&Operands::q, &Operands::k, &Operands::v, &Operands::log_decay, &Operands::beta, &Operands::initial})
             if (Tensor& operand = x.*member; operand.defined()) operand = to(cast(operand.detach(), dtype), cuda()).set_requires_grad();
+          // As a view of tokens: the gradient of a head's one decay is a sum over all of them, which may cancel to any part of its error.
+          if (decay_dims == 1)
+            x.log_decay = broadcast_to(cast(x.log_decay.detach(), DType::f32), {2, tokens, 3}).detach().set_requires_grad();
           const auto all_of = [&] {
             const Recurrence result = x();
             Tensors all = gradients(x);

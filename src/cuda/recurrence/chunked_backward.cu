@@ -9,7 +9,7 @@
 //
 // The logarithm of a decay at token t has as gradient the sum of all terms in which t lies between a token that writes and one that reads:
 // terms of A and M, q dq, those of S; k dk, those that reach dS; and S dS. It is a suffix sum over the chunk's tokens, of what tokens give
-// as readers less what they give as writers, plus all that reaches dS.
+// as readers less what they give as writers to these, plus all that reaches dS, which for a head is summed over the tokens before t.
 namespace tern::gpu::recurrence {
 
 namespace {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk_back(Sizes size
     __syncthreads();  // all copies have arrived, and all warps are done with the other stage
     load(n - 1);
     write_rows<T>(d, at.tile(static_cast<T*>(a.dstates), sizes) + column, width, width, strip);
-    scale_strip<T>(dy_tile, [&](int row) { return decay.from_start(row); });
+    scale_tile<T, strip>(dy_tile, [&](int row) { return decay.from_start(row); });
     State x = {};  // here rows are tokens
     mma<T, width>(Product(x, OperandA<width>(k_tile, w * 16), OperandB<strip>(state_tile)));
     float reads[2];
@@ -123,16 +123,16 @@ struct Outputs {
   Rows dq, dk, dv, dlog_decay, dbeta;
 };
 
-/// Offsets of tiles in shared memory. F takes the place of S, and G that of z.
+/// Offsets of tiles in shared memory. F takes the place of S; G that of z, or A that of v.
 template <bool is_delta>
 struct HeadTiles {
   static constexpr int q = 0, k = tile_bytes, v = 2 * tile_bytes, dy = 3 * tile_bytes, state = 4 * tile_bytes, dstate = 5 * tile_bytes,
-                       z = 6 * tile_bytes, u = is_delta ? 7 * tile_bytes : v, rates = (is_delta ? 8 : 7) * tile_bytes,
+                       z = is_delta ? 6 * tile_bytes : v, u = is_delta ? 7 * tile_bytes : v, rates = (is_delta ? 8 : 6) * tile_bytes,
                        bytes = rates + rates_size * 4;
 };
 
 template <class T, bool is_delta>
-__global__ void __launch_bounds__(threads, 3) recurrence_gradients(Sizes sizes, Inputs in, Outputs to) {
+__global__ void __launch_bounds__(threads, is_delta ? 3 : 4) recurrence_gradients(Sizes sizes, Inputs in, Outputs to) {
   using At = HeadTiles<is_delta>;
   extern __shared__ __align__(128) char memory[];
   __shared__ float readers[chunk], pairs[4 * chunk], writers[chunk], reaching[4];
@@ -164,7 +164,6 @@ __global__ void __launch_bounds__(threads, 3) recurrence_gradients(Sizes sizes, 
   const OperandBt<width> all_k(k), all_u(u), all_states(state);
   float of_rows[2] = {}, of_columns[Rows64::lane_columns] = {};
   RegisterOperand<16, chunk> f_operand, other_operand;  // the other: G, or A
-  Rows64 dk = {};
   {
     Rows64 f = {}, a = {};
     mma_columns<T, width>(Product(f, own_dy, all_u), w + 1);
@@ -179,6 +178,21 @@ __global__ void __launch_bounds__(threads, 3) recurrence_gradients(Sizes sizes, 
     f_operand.template assign<T>(f);
     if constexpr (!is_delta) other_operand.template assign<T>(a);
   }
+  float of_beta[2] = {};
+  if constexpr (is_delta) {
+    Rows64 g = {}, products = {};
+    mma_columns<T, width>(Product(g, own_z, all_u), w + 1);
+    mma_columns<T, width>(Product(products, own_k, all_k), w + 1);
+    g.for_each(g.column_tiles, [&](float& e, int r, int c) {
+      e = is_before(r, c) ? -e * decay.ratio(rows[r], g.column_of(c)) : 0;
+      of_beta[r] += e * products.at(r, c);
+      e *= sums[chunk + rows[r]];
+      of_rows[r] += e * products.at(r, c);
+      of_columns[c] += e * products.at(r, c);
+    });
+    other_operand.template assign<T>(g);
+  }
+  sum_columns(of_columns, pairs);
   {
     Rows64 dq = {};
     mma<T, width>(Product(dq, own_dy, all_states));
@@ -189,21 +203,8 @@ __global__ void __launch_bounds__(threads, 3) recurrence_gradients(Sizes sizes, 
     mma_depths<T, chunk>(Product(dq, f_operand, OperandB<width>(k)), 0, w + 1);
     write_rows<T>(dq, at.rows<T>(to.dq), to.dq.token, at.count, sizes.keys);
   }
+  Rows64 dk = {};
   if constexpr (is_delta) {
-    float of_beta[2] = {};
-    {
-      Rows64 g = {}, products = {};
-      mma_columns<T, width>(Product(g, own_z, all_u), w + 1);
-      mma_columns<T, width>(Product(products, own_k, all_k), w + 1);
-      g.for_each(g.column_tiles, [&](float& e, int r, int c) {
-        e = is_before(r, c) ? -e * decay.ratio(rows[r], g.column_of(c)) : 0;
-        of_beta[r] += e * products.at(r, c);
-        e *= sums[chunk + rows[r]];
-        of_rows[r] += e * products.at(r, c);
-        of_columns[c] += e * products.at(r, c);
-      });
-      other_operand.template assign<T>(g);
-    }
     mma<T, width>(Product(dk, own_z, all_states));
     float reads[2], factors[2];
     row_products<T>(dk, k, reads);
@@ -211,14 +212,17 @@ __global__ void __launch_bounds__(threads, 3) recurrence_gradients(Sizes sizes, 
     for (int r = 0; r < 2; ++r) {
       const float beta = sums[chunk + rows[r]];
       factors[r] = -beta * starts[r];
+      float2 of_z[Rows64::column_tiles];
 #pragma unroll
-      for (int c = 0; c < Rows64::lane_columns; c += 2) {
-        const int column = Rows64::column_of(c);
-        const float2 of_z = read_tile<T, width>(z, rows[r], column), of_v = read_tile<T, width>(v, rows[r], column);
-        of_beta[r] += of_z.x * of_v.x + of_z.y * of_v.y;
-        if (rows[r] < at.count && column < sizes.values)
-          write_pair(at.rows<T>(to.dv) + rows[r] * to.dv.token + column, beta * of_z.x, beta * of_z.y);
+      for (int n = 0; n < Rows64::column_tiles; ++n) {
+        of_z[n] = read_tile<T, width>(z, rows[r], Rows64::column_of(n * 2));
+        const float2 of_v = read_tile<T, width>(v, rows[r], Rows64::column_of(n * 2));
+        of_beta[r] += of_z[n].x * of_v.x + of_z[n].y * of_v.y;
       }
+#pragma unroll
+      for (int n = 0; n < Rows64::column_tiles; ++n)
+        if (const int column = Rows64::column_of(n * 2); rows[r] < at.count && column < sizes.values)
+          write_pair(at.rows<T>(to.dv) + rows[r] * to.dv.token + column, beta * of_z[n].x, beta * of_z[n].y);
       of_beta[r] = Rows64::combine_sum(of_beta[r]) - starts[r] * reads[r];
       if (MmaLanes::member() == 0) {
         of_rows[r] += factors[r] * reads[r];
@@ -245,13 +249,8 @@ __global__ void __launch_bounds__(threads, 3) recurrence_gradients(Sizes sizes, 
     of_rows[r] = Rows64::combine_sum(of_rows[r]);
     if (MmaLanes::member() == 0) readers[rows[r]] = of_rows[r];
   }
-  sum_columns(of_columns, pairs);
-  __syncthreads();
 
   // Tokens that write.
-  f_operand.template store<width>(state, row0, 0);
-  other_operand.template store<width>(z, row0, 0);
-  __syncthreads();
   {
     Rows64 written = {};
     mma<T, width>(Product(written, OperandA<width>(u, row0), OperandBt<width>(dstate)));
@@ -261,6 +260,10 @@ __global__ void __launch_bounds__(threads, 3) recurrence_gradients(Sizes sizes, 
     if (MmaLanes::member() == 0) writers[rows[0]] = writes[0], writers[rows[1]] = writes[1];
     dk.add(written);
   }
+  __syncthreads();
+  f_operand.template store<width>(state, row0, 0);
+  other_operand.template store<width>(z, row0, 0);
+  __syncthreads();
   const OperandAt<width> f_columns(state, 0, w * 2), other_columns(z, 0, w * 2);
   mma_depths<T, chunk>(Product(dk, f_columns, OperandB<width>(q)), w, 4);
   if constexpr (is_delta) mma_depths<T, chunk>(Product(dk, other_columns, OperandB<width>(k)), w, 4);
@@ -275,27 +278,30 @@ __global__ void __launch_bounds__(threads, 3) recurrence_gradients(Sizes sizes, 
   if (!to.dlog_decay.data) return;
   __syncthreads();
   if (w > 0) return;
-  float terms[2], all = 0;
+  // Readers from the token on, and writers before it: sums of two terms a lane.
+  float terms[2], writes[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int t = lane * 2 + i;
-    terms[i] = readers[t] - writers[t];
+    terms[i] = readers[t];
+    writes[i] = writers[t];
 #pragma unroll
     for (int part = 0; part < 4; ++part) terms[i] -= pairs[part * chunk + t];
-    all += writers[t];
   }
-  all = warp_all_reduce<PlusOp<float>>(all) + reaching[0] + reaching[1] + reaching[2] + reaching[3];
-  float sum = terms[0] + terms[1];
+  float sum = terms[0] + terms[1], written = writes[0] + writes[1];
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const float later = __shfl_down_sync(whole_warp, sum, step);
+    const float later = __shfl_down_sync(whole_warp, sum, step), earlier = __shfl_up_sync(whole_warp, written, step);
     if (lane + step < 32) sum += later;
+    if (lane >= step) written += earlier;
   }
-  float after = __shfl_down_sync(whole_warp, sum, 1);
+  float after = __shfl_down_sync(whole_warp, sum, 1), before = __shfl_up_sync(whole_warp, written, 1);
   if (lane == 31) after = 0;
+  if (lane == 0) before = 0;
+  before += reaching[0] + reaching[1] + reaching[2] + reaching[3];
   float* const dlog_decay = at.rows<float>(to.dlog_decay);
-  if (lane * 2 + 1 < at.count) dlog_decay[(lane * 2 + 1) * to.dlog_decay.token] = after + terms[1] + all;
-  if (lane * 2 < at.count) dlog_decay[lane * 2 * to.dlog_decay.token] = sum + all;
+  if (lane * 2 + 1 < at.count) dlog_decay[(lane * 2 + 1) * to.dlog_decay.token] = after + terms[1] + before + writes[0];
+  if (lane * 2 < at.count) dlog_decay[lane * 2 * to.dlog_decay.token] = sum + before;
 }
 
 // The same with a decay of each key channel: Note [Hats].
@@ -345,14 +351,16 @@ __global__ void __launch_bounds__(threads, 3) recurrence_channel_gradients(Sizes
   load_tile<width>(q, at.rows<const T>(in.q), in.q.token, at.count, sizes.keys);
   load_tile<width>(k, at.rows<const T>(in.k), in.k.token, at.count, sizes.keys);
   load_decays<T>(decays, sizes, at);
-  load_tile<width>(v, at.rows<const T>(in.v), in.v.token, at.count, sizes.values);
-  load_tile<width>(dy, at.rows<const T>(in.dy), in.dy.token, at.count, sizes.values);
   load_tile(state, at.tile(static_cast<const T*>(in.states), sizes));
   load_tile(dstate, at.tile(static_cast<const T*>(in.dstates), sizes));
   cp_async_commit();
-  cp_async_wait_all();
+  load_tile<width>(v, at.rows<const T>(in.v), in.v.token, at.count, sizes.values);
+  load_tile<width>(dy, at.rows<const T>(in.dy), in.dy.token, at.count, sizes.values);
+  cp_async_commit();
+  cp_async_wait<1>();
   __syncthreads();
   const bool is_strong = put_hats<T>(decays, sizes.decay_is_f32, totals, q, k, state, dstate);
+  cp_async_wait_all();
   __syncthreads();
   if (is_strong) multiply_pairs<T>(a_tile, q, k, decays);
   // Of floats: those of a row and two columns.
@@ -417,52 +425,63 @@ __global__ void __launch_bounds__(threads, 3) recurrence_channel_gradients(Sizes
     write_rows<T>(dv, at.rows<T>(to.dv), to.dv.token, at.count, sizes.values);
   }
   __syncthreads();
-  float of_columns[Rows64::lane_columns] = {};
-  for_each_pair([&](int r, int c) {
-    const float2 factor = read_tile<T, width>(k, rows[r], Rows64::column_of(c));
-    if (is_strong) {
+  if (is_strong)
+    for_each_pair([&](int r, int c) {
       const float2 log = load_shared<float2>(pair_of(decays, rows[r], c)), end = load_shared<float2>(pair_of(decays, chunk - 1, c));
       dk.at(r, c) *= exp_approx(end.x - log.x);
       dk.at(r, c + 1) *= exp_approx(end.y - log.y);
-    }
+    });
+  float of_columns[Rows64::lane_columns] = {};
+  for_each_pair([&](int r, int c) {
+    const float2 factor = read_tile<T, width>(k, rows[r], Rows64::column_of(c));
     of_columns[c] += factor.x * dk.at(r, c);
     of_columns[c + 1] += factor.y * dk.at(r, c + 1);
   });
   sum_columns(of_columns, written);
   if (!is_strong) mma_depths<T, chunk>(Product(dk, OperandAt<width>(state, 0, w * 2), OperandB<width>(q)), w, 4);
 
-  // Gradients from their hats, or with the sums over pairs; dq then has q dq - k dk.
+  // Gradients with the sums over pairs, or hats, e^(sign r) times which they are. Writes them, and multiplies x by q or k: hats by hats.
   if (is_strong) {
     sum_pairs<T, false>(floats, state, k, decays);
     __syncthreads();
-  }
-  for_each_pair([&](int r, int c) {
-    const int column = Rows64::column_of(c);
-    const float2 factor = read_tile<T, width>(q, rows[r], column), log = load_shared<float2>(pair_of(decays, rows[r], c));
-    float2 x = {dq.at(r, c), dq.at(r, c + 1)}, y = {x.x * exp_approx(log.x), x.y * exp_approx(log.y)};
-    if (is_strong) {
-      const float2 sum = load_shared<float2>(pair_of(floats, rows[r], c));
-      x = y = {y.x + sum.x, y.y + sum.y};
-    }
-    if (rows[r] < at.count && column < sizes.keys) write_pair(at.rows<T>(to.dq) + rows[r] * to.dq.token + column, y.x, y.y);
-    dq.at(r, c) = factor.x * x.x;
-    dq.at(r, c + 1) = factor.y * x.y;
-  });
-  if (is_strong) {
+    for_each_pair([&](int r, int c) {
+      const float2 log = load_shared<float2>(pair_of(decays, rows[r], c)), sum = load_shared<float2>(pair_of(floats, rows[r], c));
+      dq.at(r, c) = dq.at(r, c) * exp_approx(log.x) + sum.x;
+      dq.at(r, c + 1) = dq.at(r, c + 1) * exp_approx(log.y) + sum.y;
+    });
     __syncthreads();
     sum_pairs<T, true>(floats, state, q, decays);
     __syncthreads();
-  }
-  for_each_pair([&](int r, int c) {
-    const int column = Rows64::column_of(c);
-    const float2 factor = read_tile<T, width>(k, rows[r], column), log = load_shared<float2>(pair_of(decays, rows[r], c));
-    float2 x = {dk.at(r, c), dk.at(r, c + 1)}, y = {x.x * exp_approx(-log.x), x.y * exp_approx(-log.y)};
-    if (is_strong) {
+    for_each_pair([&](int r, int c) {
       const float2 sum = load_shared<float2>(pair_of(floats, rows[r], c));
-      x = y = {x.x + sum.x, x.y + sum.y};
+      dk.at(r, c) += sum.x;
+      dk.at(r, c + 1) += sum.y;
+    });
+  }
+  const auto finish = [&](Rows64& x, unsigned tile, float sign, const Rows& gradient) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float2 factor[Rows64::column_tiles], log[Rows64::column_tiles];
+#pragma unroll
+      for (int n = 0; n < Rows64::column_tiles; ++n) {
+        factor[n] = read_tile<T, width>(tile, rows[r], Rows64::column_of(n * 2));
+        log[n] = load_shared<float2>(pair_of(decays, rows[r], n * 2));
+      }
+#pragma unroll
+      for (int n = 0; n < Rows64::column_tiles; ++n) {
+        float &first = x.at(r, n * 2), &second = x.at(r, n * 2 + 1);
+        if (const int column = Rows64::column_of(n * 2); rows[r] < at.count && column < sizes.keys)
+          write_pair(at.rows<T>(gradient) + rows[r] * gradient.token + column, first * exp_approx(sign * log[n].x),
+                     second * exp_approx(sign * log[n].y));
+        first *= factor[n].x;
+        second *= factor[n].y;
+      }
     }
-    if (rows[r] < at.count && column < sizes.keys) write_pair(at.rows<T>(to.dk) + rows[r] * to.dk.token + column, y.x, y.y);
-    store_shared(pair_of(floats, rows[r], c), float2{dq.at(r, c) - factor.x * x.x, dq.at(r, c + 1) - factor.y * x.y});
+  };
+  finish(dq, q, is_strong ? 0 : 1, to.dq);
+  finish(dk, k, is_strong ? 0 : -1, to.dk);
+  for_each_pair([&](int r, int c) {
+    store_shared(pair_of(floats, rows[r], c), float2{dq.at(r, c) - dk.at(r, c), dq.at(r, c + 1) - dk.at(r, c + 1)});
   });
   if (!to.dlog_decay.data) return;
   __syncthreads();

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(threads) recurrence_rates(Sizes sizes, int uni
 // and between them -X_22 M_21 X_11, in TF32. M is stored transposed: a step of the substitution reads one of its columns.
 
 constexpr int m_stride = 72, x_stride = 72;  // floats in a row
-constexpr int inverse_bytes = tile_bytes + chunk * (m_stride + x_stride) * 4 + rates_size * 4, solve_bytes = inverse_bytes + 2 * tile_bytes;
+constexpr int inverse_bytes = tile_bytes + chunk * (m_stride + x_stride) * 4 + rates_size * 4, solve_bytes = inverse_bytes + tile_bytes;
 
 /// c = a (16, 32) b (32, 16) of floats in shared memory; element (i, k) of a is at i a_row + k a_step.
 __device__ __forceinline__ void multiply_blocks(FragmentTile<16, 16>& c, const float* a, int a_row, int a_step, const float* b,
@@ -79,8 +79,8 @@ template <class T>
 __global__ void __launch_bounds__(threads)
     recurrence_solve(Sizes sizes, Rows q, Rows k, const float* rates, T* inverses, Rows dy, T* products) {
   extern __shared__ __align__(128) char memory[];
-  const unsigned k_tile = shared_address(memory), q_tile = k_tile + inverse_bytes, dy_tile = q_tile + tile_bytes;
   float *const m = reinterpret_cast<float*>(memory + tile_bytes), *const x = m + chunk * m_stride, *const sums = x + chunk * x_stride;
+  const unsigned k_tile = shared_address(memory), q_tile = shared_address(x), dy_tile = k_tile + inverse_bytes;  // q makes room for x
   const Place at = Place::of_block(sizes);
   load_tile<width>(k_tile, at.rows<const T>(k), k.token, at.count, sizes.keys);
   load_rates(shared_address(sums), at.tile(rates, sizes, rates_size));
@@ -145,65 +145,72 @@ __global__ void __launch_bounds__(threads)
 
 // Walks.
 
-template <Kind kind>
-constexpr int walk_stage_bytes = tile_bytes + strip_bytes + (kind == Kind::channel ? decay_bytes : rates_size * 4);
-constexpr int walk_stages = 2;
+/// Waits for the oldest of the `stages` - 1 stages, 1 to 3, that are being loaded.
+__device__ __forceinline__ void wait_for_stage(int stages) {
+  if (stages == 4) cp_async_wait<2>();
+  else if (stages == 3) cp_async_wait<1>();
+  else cp_async_wait_all();
+}
 
 template <class T, Kind kind>
-__global__ void __launch_bounds__(threads) recurrence_walk(Sizes sizes, const float* rates, Walk first_walk, Walk second_walk) {
+__global__ void __launch_bounds__(threads, 4)
+    recurrence_walk(Sizes sizes, const float* rates, int stages, int stage_bytes, Walk first_walk, Walk second_walk) {
   extern __shared__ __align__(128) char memory[];
   __shared__ float totals[kind == Kind::channel ? 4 * width : 1];
   const Walk walk = blockIdx.y == 0 ? first_walk : second_walk;
   const int sequence = blockIdx.x / (width / strip), column = blockIdx.x % (width / strip) * strip, w = warp();
+  const int decay_row = width * (sizes.decay_is_f32 ? 4 : 2);  // bytes
   const auto place = [&](int n) { return Place(sizes, sequence, walk.is_reversed ? sizes.chunks - 1 - n : n); };
   const auto load = [&](int n) {
     if (n < sizes.chunks) {
       const Place at = place(n);
-      const unsigned to = shared_address(memory) + n % walk_stages * walk_stage_bytes<kind>;
+      const unsigned to = shared_address(memory) + n % stages * stage_bytes;
       load_tile<width>(to, at.rows<const T>(walk.left), walk.left.token, at.count, sizes.keys);
       const T* const right = at.rows<const T>(walk.right);
       load_tile<strip>(to + tile_bytes, column < sizes.values ? right + column : right, walk.right.token, at.count, sizes.values - column);
-      if constexpr (kind == Kind::channel) load_decays<T>(to + tile_bytes + strip_bytes, sizes, at);
+      if constexpr (kind == Kind::channel) load_decays<T>(to + tile_bytes + strip_bytes, sizes, at, decay_row);
       else load_rates(to + tile_bytes + strip_bytes, at.tile(rates, sizes, rates_size));
     }
     cp_async_commit();
   };
   State s;
   load_state(s, walk.initial, sizes, sequence, column);
-  load(0);
+  for (int n = 0; n < stages - 1; ++n) load(n);
   for (int n = 0; n < sizes.chunks; ++n) {
-    cp_async_wait_all();
-    __syncthreads();  // all copies have arrived, and all warps are done with the other stage
-    load(n + 1);
-    const int stage = n % walk_stages * walk_stage_bytes<kind>;
+    wait_for_stage(stages);
+    __syncthreads();  // all copies of the stage have arrived, and all warps are done with the one before it
+    load(n + stages - 1);
+    const int stage = n % stages * stage_bytes;
     const unsigned left = shared_address(memory) + stage, right = left + tile_bytes, decays = right + strip_bytes;
     write_rows<T>(s, place(n).tile(static_cast<T*>(walk.states), sizes) + column, width, width, strip);
     float whole[2];
     if constexpr (kind == Kind::channel) {
       ChannelLogs logs;
-      logs.load<T>(decays, sizes.decay_is_f32, totals);
+      logs.load<T>(decays, sizes.decay_is_f32, totals, decay_row);
       __syncthreads();
       const int channel = threadIdx.x % 32 * 2;
+      RowPairs pairs;
+      pairs.load(left);
       float sums[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e)
         sums[e] = walk.is_reversed ? quarters(totals, channel + e, 0, w) : quarters(totals, channel + e, w + 1, 4);
+      const auto scale = [&](int i) {
+        store_shared(pair_address(left, w * 16 + i), scaled_pair<T>(pairs.values[i], exp_approx(sums[0]), exp_approx(sums[1])));
+      };
+      const auto add = [&](int i) { sums[0] += logs.x[i][0], sums[1] += logs.x[i][1]; };
+      if (walk.is_reversed) {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int row = walk.is_reversed ? i : 15 - i;
+        for (int i = 0; i < 16; ++i) add(i), scale(i);
+      } else {
 #pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (walk.is_reversed) sums[e] += logs.x[i][e];
-        scale_pair<T>(pair_address(left, w * 16 + row), exp_approx(sums[0]), exp_approx(sums[1]));
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (!walk.is_reversed) sums[e] += logs.x[15 - i][e];
+        for (int i = 15; i >= 0; --i) scale(i), add(i);
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) whole[r] = exp_approx(quarters(totals, w * 16 + s.row_of(r), 0, 4));
     } else {
       const HeadDecay decay{reinterpret_cast<const float*>(memory + stage + tile_bytes + strip_bytes)};
-      scale_strip<T>(right, [&](int row) { return walk.is_reversed ? decay.from_start(row) : decay.to_end(row); });
+      scale_tile<T, strip>(right, [&](int row) { return walk.is_reversed ? decay.from_start(row) : decay.to_end(row); });
       whole[0] = whole[1] = decay.whole();
     }
     __syncthreads();
@@ -214,19 +221,19 @@ __global__ void __launch_bounds__(threads) recurrence_walk(Sizes sizes, const fl
 }
 
 constexpr int delta_stage_bytes = 2 * tile_bytes + strip_bytes + rates_size * 4;  // k, X, v, rates
-constexpr int delta_walk_bytes = walk_stages * delta_stage_bytes + 3 * strip_bytes;
+constexpr int delta_stages = 4, delta_walk_bytes = delta_stages * delta_stage_bytes + 3 * strip_bytes;
 
 template <class T>
 __global__ void __launch_bounds__(threads) recurrence_delta_walk(Sizes sizes, Rows k, Rows v, const float* rates, const T* inverses,
                                                                  const float* initial, float* last, T* states, T* u) {
   extern __shared__ __align__(128) char memory[];
   const int sequence = blockIdx.x / (width / strip), column = blockIdx.x % (width / strip) * strip, w = warp();
-  const unsigned state_tile = shared_address(memory) + walk_stages * delta_stage_bytes, error_tile = state_tile + strip_bytes,
+  const unsigned state_tile = shared_address(memory) + delta_stages * delta_stage_bytes, error_tile = state_tile + strip_bytes,
                  u_tile = error_tile + strip_bytes;
   const auto load = [&](int n) {
     if (n < sizes.chunks) {
       const Place at(sizes, sequence, n);
-      const unsigned to = shared_address(memory) + n % walk_stages * delta_stage_bytes;
+      const unsigned to = shared_address(memory) + n % delta_stages * delta_stage_bytes;
       load_tile<width>(to, at.rows<const T>(k), k.token, at.count, sizes.keys);
       load_tile(to + tile_bytes, at.tile(inverses, sizes));
       const T* const values = at.rows<const T>(v);
@@ -237,17 +244,17 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk(Sizes sizes, Ro
   };
   State s;
   load_state(s, initial, sizes, sequence, column);
-  load(0);
+  for (int n = 0; n < delta_stages - 1; ++n) load(n);
   for (int n = 0; n < sizes.chunks; ++n) {
-    const int stage = n % walk_stages * delta_stage_bytes;
+    const int stage = n % delta_stages * delta_stage_bytes;
     const unsigned k_tile = shared_address(memory) + stage, x_tile = k_tile + tile_bytes, v_tile = x_tile + tile_bytes;
     const float* const sums = reinterpret_cast<const float*>(memory + stage + 2 * tile_bytes + strip_bytes);
     const HeadDecay decay{sums};
     const Place at(sizes, sequence, n);
     store_tile<T>(s, state_tile);
-    cp_async_wait_all();
-    __syncthreads();  // all copies have arrived, and all warps are done with the other stage
-    load(n + 1);
+    wait_for_stage(delta_stages);
+    __syncthreads();  // all copies of the stage have arrived, and all warps are done with the one before it
+    load(n + delta_stages - 1);
     write_rows<T>(s, at.tile(states, sizes) + column, width, width, strip);
     State x = {};  // here rows are tokens
     mma<T, width>(Product(x, OperandA<width>(k_tile, w * 16), OperandB<strip>(state_tile)));
@@ -282,15 +289,15 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk(Sizes sizes, Ro
 
 constexpr int output_tiles = 4;
 template <Kind kind>
-constexpr int output_bytes = output_tiles * tile_bytes + (kind == Kind::channel ? decay_bytes + tile_bytes : rates_size * 4);
+constexpr int output_bytes = output_tiles * tile_bytes + (kind == Kind::channel ? decay_bytes : rates_size * 4);
 
 template <class T, Kind kind>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 4)
     recurrence_outputs(Sizes sizes, Rows q, Rows k, Rows u, const float* rates, const T* states, Rows y) {
   extern __shared__ __align__(128) char memory[];
   __shared__ float totals[kind == Kind::channel ? 4 * width : 1];
   const unsigned q_tile = shared_address(memory), k_tile = q_tile + tile_bytes, u_tile = k_tile + tile_bytes,
-                 state_tile = u_tile + tile_bytes, decays = state_tile + tile_bytes, pairs = decays + decay_bytes;
+                 state_tile = u_tile + tile_bytes, decays = state_tile + tile_bytes;
   const Place at = Place::of_block(sizes);
   const int w = warp();
   load_tile<width>(q_tile, at.rows<const T>(q), q.token, at.count, sizes.keys);
@@ -308,8 +315,7 @@ __global__ void __launch_bounds__(threads)
     is_strong = put_hats<T>(decays, sizes.decay_is_f32, totals, q_tile, k_tile, state_tile, 0);
     __syncthreads();
     if (is_strong) {
-      multiply_pairs<T>(pairs, q_tile, k_tile, decays);
-      __syncthreads();
+      multiply_pairs<T>(k_tile, q_tile, k_tile, decays);
       decay_rows<T>(q_tile, decays);
       __syncthreads();
     }
@@ -320,7 +326,7 @@ __global__ void __launch_bounds__(threads)
   mma<T, width>(Product(out, queries, OperandB<width>(state_tile)));
   RegisterOperand<16, chunk> products;
   if (is_strong) {
-    products.template assign<T>(OperandA<width>(pairs, w * 16));
+    products.template assign<T>(OperandA<width>(k_tile, w * 16));
   } else {
     FragmentTile<16, chunk> a = {};
     mma_columns<T, width>(Product(a, queries, OperandBt<width>(k_tile)), w + 1);
@@ -368,7 +374,11 @@ void walk(const Call& call, const float* rates, const Walk* walks, int count) {
   dispatch_halves(call.dtype, [&]<class T>() {
     const auto with = [&]<Kind kind>() {
       const dim3 grid(blocks_for(call.sequences * (width / strip), 1), static_cast<unsigned>(count));
-      launch(recurrence_walk<T, kind>, grid, threads, walk_stages * walk_stage_bytes<kind>, call.stream, call.sizes, rates, walks[0],
+      const int rest = kind == Kind::head ? rates_size * 4 : state_size * (call.sizes.decay_is_f32 ? 4 : 2);
+      const int stage_bytes = tile_bytes + strip_bytes + rest;
+      // Two blocks of a walk on a multiprocessor, and four of two: those of 8 sequences with 16 heads are then resident together.
+      const int stages = std::clamp((count == 1 ? 96 : 52) * 1024 / stage_bytes, 2, 4);
+      launch(recurrence_walk<T, kind>, grid, threads, stages * stage_bytes, call.stream, call.sizes, rates, stages, stage_bytes, walks[0],
              walks[count - 1]);
     };
     if (rates) with.template operator()<Kind::head>();

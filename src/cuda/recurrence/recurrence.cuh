@@ -106,12 +106,12 @@ template <class T>
 __device__ __forceinline__ void load_tile(unsigned to, const T* from) {
   load_tile<width>(to, from, width, chunk, width);
 }
-/// The same for a chunk's rates, and for the decays of its key channels: rows of decay_stride floats, or the same with T in their front.
+/// The same for a chunk's rates, and for the decays of its key channels, floats or T.
 __device__ __forceinline__ void load_rates(unsigned to, const float* from) {
   if (threadIdx.x < rates_size / 4) cp_async<16>(to + threadIdx.x * 16, from + threadIdx.x * 4);
 }
 template <class T>
-__device__ __forceinline__ void load_decays(unsigned to, const Sizes& sizes, const Place& at) {
+__device__ __forceinline__ void load_decays(unsigned to, const Sizes& sizes, const Place& at, int row_bytes = decay_stride * 4) {
   const int pieces = sizes.decay_is_f32 ? 16 : 8, size = sizes.decay_is_f32 ? 4 : 8;  // of 16 bytes in a row, and elements in a piece
   for (int i = threadIdx.x; i < chunk * pieces; i += threads) {
     const int row = i / pieces, piece = i % pieces;
@@ -119,7 +119,7 @@ __device__ __forceinline__ void load_decays(unsigned to, const Sizes& sizes, con
     const std::int64_t from = is_there ? row * sizes.decay.token + piece * size : 0;
     const void* const source = sizes.decay_is_f32 ? static_cast<const void*>(at.rows<const float>(sizes.decay) + from)
                                                   : static_cast<const void*>(at.rows<const T>(sizes.decay) + from);
-    cp_async<16>(to + row * decay_stride * 4 + piece * 16, source, is_there);
+    cp_async<16>(to + row * row_bytes + piece * 16, source, is_there);
   }
 }
 
@@ -131,10 +131,39 @@ __device__ __forceinline__ unsigned pair_address(unsigned tile, int row) {
   return tile + SharedTile<width>::offset(row, lane / 4) + lane % 4 * 4;
 }
 template <class T>
-__device__ __forceinline__ void scale_pair(unsigned address, float first, float second) {
+__device__ __forceinline__ unsigned scaled_pair(unsigned pair, float first, float second) {
   float x, y;
-  unpack_pair<T>(load_shared<unsigned>(address), x, y);
-  store_shared(address, pack_pair<T>(x * first, y * second));
+  unpack_pair<T>(pair, x, y);
+  return pack_pair<T>(x * first, y * second);
+}
+template <class T>
+__device__ __forceinline__ void scale_pair(unsigned address, float first, float second) {
+  store_shared(address, scaled_pair<T>(load_shared<unsigned>(address), first, second));
+}
+/// The lane's pairs of the warp's 16 rows of a tile: all are loaded before the first is stored, for the compiler keeps that order.
+struct RowPairs {
+  unsigned values[16];
+
+  __device__ __forceinline__ void load(unsigned tile) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) values[i] = load_shared<unsigned>(pair_address(tile, warp() * 16 + i));
+  }
+};
+/// Multiplies the rows of a tile: two threads a row.
+template <class T, int columns_, class F>
+__device__ __forceinline__ void scale_tile(unsigned tile, F&& factor) {
+  constexpr int pieces = columns_ / 16;
+  const int row = threadIdx.x / 2;
+  const float by = factor(row);
+#pragma unroll
+  for (int i = 0; i < pieces; ++i) {
+    const unsigned at = tile + SharedTile<columns_>::offset(row, threadIdx.x % 2 * pieces + i);
+    float x[8];
+    unpack<T>(load_shared<uint4>(at), x);
+#pragma unroll
+    for (float& e : x) e *= by;
+    store_shared(at, pack<T>(x));
+  }
 }
 
 /// Logarithms of a chunk's decays as a thread takes them: channels 2 lane and 2 lane + 1 of the 16 tokens of its warp, a quarter of the
@@ -143,12 +172,12 @@ struct ChannelLogs {
   float x[16][2];
 
   template <class T>
-  __device__ __forceinline__ void load(unsigned decays, bool is_f32, float* totals) {
+  __device__ __forceinline__ void load(unsigned decays, bool is_f32, float* totals, int row_bytes = decay_stride * 4) {
     const int lane = threadIdx.x % 32;
     float sums[2] = {};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const unsigned row = decays + (warp() * 16 + i) * decay_stride * 4;
+      const unsigned row = decays + (warp() * 16 + i) * row_bytes;
       if (is_f32) {
         const float2 both = load_shared<float2>(row + lane * 8);
         x[i][0] = both.x, x[i][1] = both.y;
@@ -165,7 +194,9 @@ struct ChannelLogs {
 /// Sum of a channel's logarithms over the quarters from `first` to before `last`.
 __device__ __forceinline__ float quarters(const float* totals, int channel, int first, int last) {
   float sum = 0;
-  for (int i = first; i < last; ++i) sum += totals[i * width + channel];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (i >= first && i < last) sum += totals[i * width + channel];
   return sum;
 }
 
@@ -264,6 +295,9 @@ __device__ __forceinline__ bool put_hats(unsigned decays, bool is_f32, float* to
       is_strong = is_strong || !(halves[half][e] >= -hat_limit<T>);
     }
   is_strong = __syncthreads_or(is_strong);
+  RowPairs queries, keys;
+  queries.load(q);
+  keys.load(k);
   float sums[2];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
@@ -278,26 +312,24 @@ __device__ __forceinline__ bool put_hats(unsigned decays, bool is_f32, float* to
     for (int e = 0; e < 2; ++e) sums[e] += logs.x[i][e];
     store_shared(decays + (row * decay_stride + lane * 2) * 4, float2{sums[0], sums[1]});
     if (!is_strong) {
-      scale_pair<T>(pair_address(q, row), exp_approx(sums[0]), exp_approx(sums[1]));
-      scale_pair<T>(pair_address(k, row), exp_approx(-sums[0]), exp_approx(-sums[1]));
+      store_shared(pair_address(q, row), scaled_pair<T>(queries.values[i], exp_approx(sums[0]), exp_approx(sums[1])));
+      store_shared(pair_address(k, row), scaled_pair<T>(keys.values[i], exp_approx(-sums[0]), exp_approx(-sums[1])));
     }
   }
   if (is_strong) return true;
   // Rows of states are key channels.
-#pragma unroll 4
-  for (int i = 0; i < 16; ++i) {
-    const int row = quarter * 16 + i;
-    const float before = exp_approx(quarters(totals, row, 0, 2)), after = exp_approx(quarters(totals, row, 2, 4));
-    if (state) scale_pair<T>(pair_address(state, row), before, before);
-    if (dstate) scale_pair<T>(pair_address(dstate, row), after, after);
-  }
+  if (state) scale_tile<T, width>(state, [&](int row) { return exp_approx(quarters(totals, row, 0, 2)); });
+  if (dstate) scale_tile<T, width>(dstate, [&](int row) { return exp_approx(quarters(totals, row, 2, 4)); });
   return false;
 }
 
-/// For a chunk with strong decays, r from its start: writes q_i e^(r_i - r_j) k_j to a tile, 0 for j > i.
+/// For a chunk with strong decays, r from its start: writes q_i e^(r_i - r_j) k_j to a tile, which may be that of q or k, 0 for j > i. With
+/// a barrier.
 template <class T>
 __device__ __forceinline__ void multiply_pairs(unsigned to, unsigned q, unsigned k, unsigned decays) {
   const int i = threadIdx.x / 2;
+  T sums[chunk / 2];
+#pragma unroll 1
   for (int j = threadIdx.x % 2; j < chunk; j += 2) {
     float sum = 0;
     if (j <= i)
@@ -307,8 +339,11 @@ __device__ __forceinline__ void multiply_pairs(unsigned to, unsigned q, unsigned
                      earlier = load_shared<float2>(decays + (j * decay_stride + d) * 4);
         sum += x.x * y.x * exp_approx(later.x - earlier.x) + x.y * y.y * exp_approx(later.y - earlier.y);
       }
-    store_shared(to + SharedTile<width>::offset(i, j / 8) + j % 8 * 2, convert<T>(sum));
+    sums[j / 2] = convert<T>(sum);
   }
+  __syncthreads();
+#pragma unroll 1
+  for (int j = threadIdx.x % 2; j < chunk; j += 2) store_shared(to + SharedTile<width>::offset(i, j / 8) + j % 8 * 2, sums[j / 2]);
 }
 /// Multiplies the rows of a tile by e^r, from the chunk's start.
 template <class T>
@@ -336,21 +371,6 @@ __device__ __forceinline__ void write_state(State& s, float* to, const Sizes& si
     const int row = warp() * 16 + s.row_of(r), column = first + s.column_of(c);
     if (row < sizes.keys && column < sizes.values) to[(std::int64_t(sequence) * sizes.keys + row) * sizes.values + column] = e;
   });
-}
-/// Multiplies the rows of a strip in shared memory: two threads a row.
-template <class T, class F>
-__device__ __forceinline__ void scale_strip(unsigned tile, F&& factor) {
-  const int row = threadIdx.x / 2;
-  const float by = factor(row);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const unsigned at = tile + SharedTile<strip>::offset(row, threadIdx.x % 2 * 2 + i);
-    float x[8];
-    unpack<T>(load_shared<uint4>(at), x);
-#pragma unroll
-    for (float& e : x) e *= by;
-    store_shared(at, pack<T>(x));
-  }
 }
 
 /// One way through the chunks, from the first to the last: S = (decay of the chunk) S + left^T right, of rows of left and right that decay
