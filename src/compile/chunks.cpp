@@ -92,7 +92,13 @@ class Chain : public KernelCall {
 
 }  // namespace
 
-std::optional<Call> chunked(const Group& group, const std::vector<Call>& all, const std::function<bool(std::size_t)>& lives_inside) {
+/// How a group is divided into chunks.
+struct Chunks {
+  bool is_flat;  ///< the elements are one dimension
+  Shape shape;
+  std::int64_t row, rows_of_chunk;
+};
+static std::optional<Chunks> chunks_of(const Group& group) {
   if (group.calls.size() < 2) return std::nullopt;
   const bool is_flat = std::all_of(group.uses.begin(), group.uses.end(), [&](const Use& use) {
     return is_contiguous(group.shape, use.strides) || use.strides == Strides::filled(group.shape.size(), 0);
@@ -103,7 +109,15 @@ std::optional<Call> chunked(const Group& group, const std::vector<Call>& all, co
   for (const Use& use : group.uses) widest = std::max(widest, static_cast<std::int64_t>(size_of(use.dtype)));
   const std::int64_t row = numel(shape) / shape[0], rows_of_chunk = std::max<std::int64_t>(1, chunk_bytes / (row * widest));
   if (rows_of_chunk * 4 > shape[0] || row * widest > 4 * chunk_bytes) return std::nullopt;
+  return Chunks{is_flat, shape, row, rows_of_chunk};
+}
 
+bool runs_in_chunks(const Group& group) { return chunks_of(group).has_value(); }
+
+std::optional<Call> chunked(const Group& group, const std::vector<Call>& all, const std::function<bool(std::size_t)>& lives_inside) {
+  const std::optional<Chunks> chunks = chunks_of(group);
+  if (!chunks) return std::nullopt;
+  const auto& [is_flat, shape, row, rows_of_chunk] = *chunks;
   const Call& first = all[group.calls[0]];
   Call chain{.kernel = nullptr, .places = {}, .op = first.op, .module = first.module, .ways = first.ways};
   std::vector<std::unique_ptr<KernelCall>> kernels;

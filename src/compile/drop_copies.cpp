@@ -62,7 +62,8 @@ void transpose(View& x) {
 
 class Dropper {
  public:
-  Dropper(std::vector<Call>& calls, const std::vector<Block>& blocks) : calls_(calls), blocks_(blocks), windows_(blocks.size()) {
+  Dropper(std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu)
+      : calls_(calls), blocks_(blocks), is_gpu_(is_gpu), windows_(blocks.size()) {
     for (std::size_t i = 0; i < calls.size(); ++i)
       each_view(calls[i], [&](const View& view, kernels::Access access, const Call::Place& place) {
         if (place.block != Call::Place::none && view.numel() > 0)
@@ -88,7 +89,7 @@ class Dropper {
   }
   /// True for a kernel whose output may have any strides: of a product, those of one row or one column are 1, and of attention those of
   /// rows, which have vectors of 16 bytes.
-  static bool takes(const Call& call, const View& output) {
+  bool takes(const Call& call, const View& output) const {
     if (is_attention(call)) {
       const auto size = static_cast<std::int64_t>(size_of(output.dtype));
       bool fits = output.strides.back() == 1 && offset_of(output) % 16 == 0;
@@ -98,7 +99,7 @@ class Dropper {
     for (const std::type_info* type : {&typeid(kernels::Unary), &typeid(kernels::UnaryGrad), &typeid(kernels::Binary),
                                        &typeid(kernels::Compare), &typeid(kernels::Where), &typeid(kernels::Copy)})
       if (call.kernel->type() == *type) return true;
-    if (!call.kernel->as<kernels::Matmul>() || output.dims() < 2) return false;
+    if (!is_gpu_ || !call.kernel->as<kernels::Matmul>() || output.dims() < 2) return false;
     const int column = output.dims() - 1, row = column - 1;
     return (output.strides[column] == 1 && output.strides[row] >= output.shape[column]) ||
            (output.strides[row] == 1 && output.strides[column] >= output.shape[row]);
@@ -168,12 +169,13 @@ class Dropper {
 
   std::vector<Call>& calls_;
   const std::vector<Block>& blocks_;
+  bool is_gpu_;
   std::vector<std::vector<Window>> windows_;  ///< of each block, in which calls read and write
   std::set<std::size_t> dropped_;
 };
 
 }  // namespace
 
-void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks) { Dropper(calls, blocks).run(); }
+void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu) { Dropper(calls, blocks, is_gpu).run(); }
 
 }  // namespace tern::compiler

@@ -85,6 +85,8 @@ std::vector<Group> find_groups(const std::vector<Call>& calls, const std::vector
 ///
 /// The group as one call, whose kernels are copies of its calls'; nothing if it would not pay. lives_inside(block): only the group uses it.
 std::optional<Call> chunked(const Group& group, const std::vector<Call>& calls, const std::function<bool(std::size_t)>& lives_inside);
+/// True if it would pay.
+bool runs_in_chunks(const Group& group);
 
 /// Calls f(view, access, place) for the views of a call.
 template <class F>

@@ -6,6 +6,7 @@
 #include "compile/rewrite.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
+#include "tensor/sizes.h"
 
 namespace tern::compiler {
 
@@ -170,7 +171,8 @@ class Merger {
     std::int64_t bytes = 1;  // of the largest operand
     for (std::size_t k = 0; k < growth.size(); ++k)
       if (growth[k] >= 0) bytes = std::max(bytes, bytes_of(operands_in(calls_[kind[0]])[k].view));
-    const auto most = static_cast<std::size_t>(std::max<std::int64_t>(max_bytes(is_gpu_) / bytes, 2));
+    const auto limit = static_cast<std::size_t>(std::max<std::int64_t>(max_bytes(is_gpu_) / bytes, 2));
+    const std::size_t most = ceil_div(kind.size(), ceil_div(kind.size(), limit));  // runs of even sizes
     std::vector<std::vector<std::size_t>> runs;
     std::vector<Mark> marks(calls_.size());
     for (const std::size_t call : kind) {

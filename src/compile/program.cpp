@@ -181,10 +181,10 @@ static std::vector<Call> copies_of(const std::vector<Call>& calls) {
 /// The groups in which the calls run on a kind of device; calls and blocks are changed to that end.
 static std::vector<Group> grouped(std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu) {
   merge_products(calls, blocks, is_gpu);
-  if (is_gpu) drop_copies(calls, blocks), split_sums(calls, blocks);
-  else transpose_weights(calls, blocks);
+  drop_copies(calls, blocks, is_gpu);
+  is_gpu ? split_sums(calls, blocks) : transpose_weights(calls, blocks);
   std::vector<Group> groups = find_groups(calls, blocks, is_gpu);
-  if (is_gpu) recompute(groups, calls, blocks);
+  recompute(groups, calls, blocks, is_gpu);
   return groups;
 }
 

@@ -74,8 +74,8 @@ class Flow {
 
 class Recomputer {
  public:
-  Recomputer(std::vector<Group>& groups, std::vector<Call>& calls, std::vector<Block>& blocks)
-      : groups_(groups), calls_(calls), blocks_(blocks), uses_(blocks.size()) {
+  Recomputer(std::vector<Group>& groups, std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu)
+      : is_gpu_(is_gpu), groups_(groups), calls_(calls), blocks_(blocks), uses_(blocks.size()) {
     for (std::size_t g = 0; g < groups.size(); ++g)
       for (const std::size_t call : groups[g].all_calls())
         each_view(calls[call], [&](const View&, kernels::Access access, const Call::Place& place) {
@@ -110,7 +110,9 @@ class Recomputer {
     int in, out;
   };
 
-  bool is_open(std::size_t group) const { return groups_[group].is_open && groups_[group].same.empty(); }
+  bool is_open(std::size_t group) const {
+    return groups_[group].is_open && groups_[group].same.empty() && (is_gpu_ || runs_in_chunks(groups_[group]));
+  }
   /// The only call that writes a block which the program makes; null if there is none.
   const Writer* writer_of(std::size_t block) const {
     const bool is_made = blocks_[block].kind == Block::Kind::inner || blocks_[block].kind == Block::Kind::kept;
@@ -234,6 +236,7 @@ class Recomputer {
       if (!use.is_written) uses_[use.block].readers.insert(to);
   }
 
+  bool is_gpu_;
   std::vector<Group>& groups_;
   std::vector<Call>& calls_;
   std::vector<Block>& blocks_;
@@ -242,8 +245,8 @@ class Recomputer {
 
 }  // namespace
 
-void recompute(std::vector<Group>& groups, std::vector<Call>& calls, std::vector<Block>& blocks) {
-  Recomputer(groups, calls, blocks).run();
+void recompute(std::vector<Group>& groups, std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu) {
+  Recomputer(groups, calls, blocks, is_gpu).run();
 }
 
 }  // namespace tern::compiler

@@ -3,7 +3,7 @@
 
 #include "compile/groups.h"
 
-// Changes of a program: the same values by fewer products, and on a GPU by fewer bytes.
+// Changes of a program: the same values by fewer products and fewer bytes.
 namespace tern::compiler {
 
 /// Note [Products over time steps]
@@ -22,9 +22,9 @@ std::vector<Ref<Storage>> use_attention(std::vector<Call>& calls, std::vector<Bl
 /// turn its weight takes up to twice as long. Every element has the bits that it has without.
 void transpose_weights(std::vector<Call>& calls, std::vector<Block>& blocks);
 
-/// Drops copies of what only they read: the kernels that wrote the original write into the copy. So parts of a concatenation, and products
-/// whose heads are put beside each other, are computed in their place.
-void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks);
+/// Drops copies of what only they read: the kernels that wrote the original write into the copy. So parts of a concatenation, and on a GPU
+/// products whose heads are put beside each other, are computed in their place.
+void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu);
 
 /// Makes sums over the first and the last dimensions, as those of a batch norm, sums of rows, which groups have, and sums of these.
 void split_sums(std::vector<Call>& calls, std::vector<Block>& blocks);
@@ -34,6 +34,6 @@ void split_sums(std::vector<Call>& calls, std::vector<Block>& blocks);
 /// group gets copies of their calls, and the values need no memory any more: of a GELU of ops its input is kept, and not the eight values
 /// between. Which values of the forward group are read, and which computed again, is a minimum cut of the graph of its calls, with bytes
 /// as capacities, between its operands and the values that are read. The order of groups stays; new calls and blocks come last.
-void recompute(std::vector<Group>& groups, std::vector<Call>& calls, std::vector<Block>& blocks);
+void recompute(std::vector<Group>& groups, std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu);
 
 }  // namespace tern::compiler

@@ -1,16 +1,20 @@
 // Chains of elementwise kernels that run by chunks: bit for bit what they are one by one.
+#include <algorithm>
 #include <random>
 
+#include "autodiff/engine.h"
 #include "catch.h"
 #include "compile/compile.h"
 #include "message.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/context.h"
+#include "written_ops.h"
 
 using namespace tern;
 
@@ -126,4 +130,48 @@ TEST_CASE("A chain ends where an element depends on another one") {
   }
   INFO(f.report());
   CHECK(contains(f.report(), "4 kernels in 2 steps"));
+}
+
+TEST_CASE("A chain computes again what it would read by more bytes, where both are divided into chunks") {
+  manual_seed(4);
+  const Tensor w = randn({256, 256}, 0, 0.1), v = randn({256, 256}, 0, 0.1);
+  // Kernels that a run of a GELU between products, and its gradient, has more than the function.
+  const auto more = [&](const Shape& shape) {
+    const auto f = [&](const Tensor& in) {
+      Tensor x = in.detach();
+      x.set_requires_grad();
+      const Tensor y = reshape(matmul(reshape(x, {-1, 256}), w), shape);
+      const Tensor z = matmul(reshape(test::gelu_of_ops(y), {-1, 256}), v);
+      return grad({sum(z * z)}, {x})[0];
+    };
+    auto compiled = tern::compile(f);
+    auto plain = tern::compile(f, default_device(), {.fuse = false});
+    for (int call = 0; call < 4; ++call) {
+      const Tensor in = randn(shape);
+      CHECK(compiled(in).to_vector<float>() == plain(in).to_vector<float>());
+    }
+    const ProgramOverview program = compiled.overview();
+    std::ptrdiff_t kernels = -static_cast<std::ptrdiff_t>(program.kernels);
+    for (const ProgramOverview::Group& group : program.groups) kernels += static_cast<std::ptrdiff_t>(group.kernels.size());
+    return kernels;
+  };
+  CHECK(more({1024, 256}) > 4);
+  CHECK(more({64, 256}) == 0);  // in cache
+}
+
+TEST_CASE("Elementwise parts of a concatenation are computed in their place, products are copied on the CPU") {
+  const Tensor w = randn({7, 7});
+  const auto f = [&](const Tensor& x) {
+    const NoGrad unrecorded;
+    return sum(cat({tanh(x), x * 2.0, matmul(x, w)}, 1), 1);
+  };
+  auto compiled = tern::compile(f);
+  for (int call = 0; call < 4; ++call) {
+    const Tensor x = randn({5, 7});
+    CHECK(compiled(x).to_vector<float>() == f(x).to_vector<float>());
+  }
+  std::ptrdiff_t copies = 0;
+  for (const ProgramOverview::Group& group : compiled.overview().groups)
+    copies += std::count(group.kernels.begin(), group.kernels.end(), "cat");
+  CHECK(copies == 1);
 }
