@@ -34,7 +34,7 @@ Rwkv4Mixer::Rwkv4Mixer(std::int64_t width, Device device) {
   mix = spaced_rows(3, width, device);
   key = Linear(width, width, false, device);
   value = Linear(width, width, false, device);
-  receiver = Linear(width, width, false, device);
+  receptance = Linear(width, width, false, device);
   log_decay = spaced(width, -5, 3, device);
   first = init::constant(detail::parameter({width}, device), std::log(0.3));
   proj = Linear(width, width, false, device);
@@ -44,7 +44,7 @@ void Rwkv4Mixer::visit(Visitor& v) {
   v("mix", mix);
   v("key", key);
   v("value", value);
-  v("receiver", receiver);
+  v("receptance", receptance);
   v("log_decay", log_decay);
   v("first", first);
   v("proj", proj);
@@ -86,7 +86,7 @@ Tensor Rwkv4Mixer::forward(const Tensor& x, MixerState* state) const {
   const Tensor own = k + in_f32(first), most = maximum(before_it, own).detach();
   const Tensor old = exp(before_it - most), fresh = exp(own - most);
   const Tensor y = (select(earlier, 3, 0) * old + fresh * v) / (select(earlier, 3, 1) * old + fresh);
-  return proj.forward(sigmoid(receiver.forward(mixed(2))) * cast(y, x.dtype()));
+  return proj.forward(sigmoid(receptance.forward(mixed(2))) * cast(y, x.dtype()));
 }
 
 Rwkv7Mixer::Rwkv7Mixer(std::int64_t width, std::int64_t heads_, Device device) : heads(heads_) {
@@ -96,7 +96,7 @@ Rwkv7Mixer::Rwkv7Mixer(std::int64_t width, std::int64_t heads_, Device device) :
   const auto layer = [&](std::int64_t in, std::int64_t out) { return Linear(in, out, false, device); };
   const auto constant = [&](double value_) { return init::constant(detail::parameter({width}, device), value_); };
   mix = spaced_rows(6, width, device);
-  receiver = layer(width, width);
+  receptance = layer(width, width);
   key = layer(width, width);
   value = layer(width, width);
   decay_down = layer(width, between), decay_up = layer(between, width);
@@ -113,7 +113,7 @@ Rwkv7Mixer::Rwkv7Mixer(std::int64_t width, std::int64_t heads_, Device device) :
 
 void Rwkv7Mixer::visit(Visitor& v) {
   v("mix", mix);
-  v("receiver", receiver);
+  v("receptance", receptance);
   v("key", key);
   v("value", value);
   v("decay_down", decay_down);
@@ -142,7 +142,7 @@ Tensor Rwkv7Mixer::forward(const Tensor& x, MixerState* state) const {
   const auto mixed = [&](std::int64_t i) { return x + change * select(mix, 0, i); };
   const auto heads_of = [&](const Tensor& z) { return in_heads(z, heads); };
 
-  const Tensor r = heads_of(receiver.forward(mixed(0))), v = heads_of(value.forward(mixed(3)));
+  const Tensor r = heads_of(receptance.forward(mixed(0))), v = heads_of(value.forward(mixed(3)));
   const Tensor of_decay = in_f32(decay_up.forward(tanh(decay_down.forward(mixed(1))))) + in_f32(decay);
   Tensor logs = heads_of(sigmoid(of_decay) * -std::exp(-0.5));
   const Tensor a = sigmoid(in_f32(rate_up.forward(rate_down.forward(mixed(4)))) + in_f32(rate)), k_ = in_f32(key.forward(mixed(2)));

@@ -14,13 +14,13 @@ struct Rwkv4Mixer final : MixerOf<Rwkv4Mixer> {
   void visit(Visitor& v) override;
   Tensor forward(const Tensor& x, MixerState* state = nullptr) const override;  ///< as Mixer::forward
 
-  Tensor mix;        ///< (3, width): of k, v and r, the part of the token itself
-  Linear key;        ///< width -> width
-  Linear value;      ///< width -> width
-  Linear receiver;   ///< width -> width, r
-  Tensor log_decay;  ///< (width)
-  Tensor first;      ///< (width)
-  Linear proj;       ///< width -> width
+  Tensor mix;         ///< (3, width): of k, v and r, the part of the token itself
+  Linear key;         ///< width -> width
+  Linear value;       ///< width -> width
+  Linear receptance;  ///< width -> width, r
+  Tensor log_decay;   ///< (width)
+  Tensor first;       ///< (width)
+  Linear proj;        ///< width -> width
 };
 
 /// Time mixing of RWKV-7, Peng et al., 2025, in heads: r, w, k, v, a and g are projections of x mixed with the token before it, with
@@ -38,7 +38,7 @@ struct Rwkv7Mixer final : MixerOf<Rwkv7Mixer> {
 
   std::int64_t heads = 1;  ///< heads, each with a state
   Tensor mix;              ///< (6, width): of r, w, k, v, a and g, the part of the token before
-  Linear receiver;         ///< width -> width, r
+  Linear receptance;       ///< width -> width, r
   Linear key;              ///< width -> width
   Linear value;            ///< width -> width
   Linear decay_down;       ///< width -> 32, with tanh

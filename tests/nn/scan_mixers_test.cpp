@@ -97,7 +97,7 @@ Tensor rwkv4(const nn::Rwkv4Mixer& m, const Tensors& x) {
       const Tensor weight = exp(k[i] - w * double(k.size() - 2 - i));
       weights = weights + weight, values = values + weight * v[i];
     }
-    results.push_back(times(sigmoid(times(mixed(2), m.receiver)) * values / weights, m.proj));
+    results.push_back(times(sigmoid(times(mixed(2), m.receptance)) * values / weights, m.proj));
     before = token;
   }
   return stack(results, 1);
@@ -109,7 +109,7 @@ Tensor rwkv7(const nn::Rwkv7Mixer& m, const Tensors& x) {
   Tensor before = zeros_like(x[0]);
   for (const Tensor& token : x) {
     const auto mixed = [&](std::int64_t i) { return token + (before - token) * select(m.mix, 0, i); };
-    const Tensor r = times(mixed(0), m.receiver), v = times(mixed(3), m.value);
+    const Tensor r = times(mixed(0), m.receptance), v = times(mixed(3), m.value);
     const Tensor w = exp(sigmoid(times(tanh(times(mixed(1), m.decay_down)), m.decay_up) + m.decay) * -0.60653065971263342);
     const Tensor a = sigmoid(times(times(mixed(4), m.rate_down), m.rate_up) + m.rate),
                  g = times(sigmoid(times(mixed(5), m.gate_down)), m.gate_up);
