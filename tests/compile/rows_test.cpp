@@ -137,16 +137,16 @@ void columns() {
   }
 }
 
-/// A result and a copy of it that has other strides.
+/// A result and a copy of it that has other strides, and a product of which only such a copy is read.
 void copied() {
   const NoGrad unrecorded;
   const auto f = [](const Tensors& in) -> Tensors {
     const Tensor y = matmul(in[0], in[1]);
-    return {y, contiguous(transpose(y, 0, 1))};
+    return {y, contiguous(transpose(y, 0, 1)), sum(contiguous(transpose(matmul(in[0], in[2]), 0, 1)), 1)};
   };
   auto compiled = tern::compile(f, default_device(), {.as_on_gpu = true});
   for (int call = 0; call < 5; ++call) {
-    const Tensors in{randn({200, 30}), randn({30, 100})}, want = f(in), got = compiled(in);
+    const Tensors in{randn({200, 30}), randn({30, 100}), randn({30, 90})}, want = f(in), got = compiled(in);
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(norm(want[i] - got[i]).item<float>() <= 1e-5f * norm(want[i]).item<float>());
   }
 }
