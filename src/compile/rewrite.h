@@ -14,8 +14,8 @@ namespace tern::compiler {
 /// reordered as far as their dependences allow.
 void merge_products(std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu);
 
-/// Makes attention that is written as products and a softmax, with its gradients, flash attention (kernels::FlashAttention). Returns the
-/// memory from outside whose elements it looked at: masks.
+/// Makes attention that is written as products and a softmax, with its gradients, flash attention (kernels::FlashAttention): a query that
+/// sees no key gives zeros then, not NaN. Returns the memory from outside whose elements it looked at: masks.
 std::vector<Ref<Storage>> use_attention(std::vector<Call>& calls, std::vector<Block>& blocks, Device device);
 
 /// Copies a weight that several products of few rows read, for a CPU, so that its vectors are where a product reads them: one that must

@@ -92,10 +92,12 @@ Tensors associative_scan(const ScanPair& combine, const Tensors& elements, int d
   constexpr const char* op = "associative_scan";
   if (elements.empty()) fail(op, "expected one tensor or more but got none");
   const int dims = elements[0].dims(), at = dim < 0 ? dim + dims : dim;
-  for (const Tensor& x : elements)
+  for (const Tensor& x : elements) {
+    check_one_device(op, {&elements[0], &x});
     if (at < 0 || at >= dims || x.dims() != dims || x.size(at) != elements[0].size(at))
       fail(op, fmt::format("expected tensors with a dimension {} of one length but got {} and {}", dim, to_string(elements[0].shape()),
                            to_string(x.shape())));
+  }
   return scan(combine, elements, at);
 }
 

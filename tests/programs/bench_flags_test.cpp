@@ -339,16 +339,17 @@ FlagTable memory() {
 }
 
 FlagTable ops() {
-  return {
-      {bench, "ops --op layernorm,adamw,grad_norm --dtype fp64 --seconds 1e-6 --threads 2 --device cpu --json OUT/rows"},
-      {{"--op layernorm,adamw,grad_norm --dtype fp64 --threads 2", are_ops}},
-      {no_gpu,
-       {"--op softmax,foo",
-        "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm, feed_forward but got foo"},
-       {"--op \"\"", "--op: expected softmax"},
-       {"--dtype fp8", "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
-       {"--seconds 0", "--seconds: "},
-       {"--json OUT/no/x", "could not be opened"}}};
+  return {{bench, "ops --op layernorm,adamw,grad_norm --dtype fp64 --seconds 1e-6 --threads 2 --device cpu --json OUT/rows"},
+          {{"--op layernorm,adamw,grad_norm --dtype fp64 --threads 2", are_ops}},
+          {no_gpu,
+           {"--op softmax,foo",
+            "--op: expected softmax, layernorm, rmsnorm, residual_layernorm, xent, linear_xent, adamw, grad_norm, feed_forward, gla, "
+            "gated_deltanet "
+            "but got foo"},
+           {"--op \"\"", "--op: expected softmax"},
+           {"--dtype fp8", "--dtype: expected fp32, bf16, fp16, fp64 but got fp8"},
+           {"--seconds 0", "--seconds: "},
+           {"--json OUT/no/x", "could not be opened"}}};
 }
 
 FlagTable attention() {

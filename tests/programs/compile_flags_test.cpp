@@ -42,7 +42,7 @@ void are_all_models(const Rows& found) {
     CHECK(each.contains("by_hand_ms") == formulas.contains(each["model"]));
   }
   std::vector<std::string> wanted;
-  for (const char* model : {"small", "lstm", "cnn", "own-adamw", "chain of 10 with tanh", "chain of 9", "cross entropy", "gelu",
+  for (const char* model : {"small", "lstm", "cnn", "own-adamw", "chain of 10 with tanh", "chain of 9", "copy", "cross entropy", "gelu",
                             "layer norm", "residual norm", "rms norm", "softmax"})
     for (const char* pass : {"forward", "step"})
       if (std::string(model) != "own-adamw" || std::string(pass) == "step") wanted.push_back(std::string(model) + " " + pass);
