@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(threads, 4)
     write_rows<T>(s, place(n).tile(static_cast<T*>(walk.states), sizes) + column, width, width, strip);
     float whole[2];
     if constexpr (kind == Kind::channel) {
-      ChannelLogs logs;
+      ChannelLogs logs{};
       logs.load<T>(decays, sizes.decay_is_f32, totals, decay_row);
       __syncthreads();
       const int channel = threadIdx.x % 32 * 2;
