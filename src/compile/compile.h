@@ -160,11 +160,11 @@ class Compiled {
 
 /// Compiles a function of tensors that returns a Tensor, Tensors or nothing: a step of training, a forward pass, an optimizer. For each
 /// kind of call (dtypes and shapes of arguments, modes of the thread and of modules) two calls run as written and note the kernels, and
-/// later ones run the program of these kernels: on a GPU as one graph, on the CPU without a graph of gradients, with temporary tensors in
-/// one block of memory and chains of elementwise kernels by chunks in cache. The first call of all is not noted, as optimizers create their
-/// moments then. Results are those of the function as written for contiguous arguments, bit for bit but for the order of sums that
-/// CompileOptions::fuse allows; it gets copies of these, which need no gradient. Within another compiled function, or a captured step, it
-/// is a part of that.
+/// later ones run the program of these kernels: on a GPU as one graph, if they are more than a few, on the CPU without a graph of
+/// gradients, with temporary tensors in one block of memory and chains of elementwise kernels by chunks in cache. The first call of all is
+/// not noted, as optimizers create their moments then. Results are those of the function as written for contiguous arguments, bit for bit
+/// but for the order of sums that CompileOptions::fuse allows; it gets copies of these, which need no gradient. Within another compiled
+/// function, or a captured step, it is a part of that.
 ///
 /// The function must do the same work each time: the second of the two is compared with the first, and again at calls 10, 100, 1000, ...;
 /// what differs is an Error that names it, not a frozen number. What the function changes must live outside of it: parameters,

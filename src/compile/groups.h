@@ -100,4 +100,13 @@ void each_view(const Call& call, F f) {
   call.kernel->visit(visitor);
 }
 
+/// True if a call writes to a block.
+inline bool writes(const Call& call, std::size_t block) {
+  bool result = false;
+  each_view(call, [&](const View&, kernels::Access access, const Call::Place& place) {
+    result |= place.block == block && access != kernels::Access::read;
+  });
+  return result;
+}
+
 }  // namespace tern::compiler

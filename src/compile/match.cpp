@@ -8,19 +8,6 @@ namespace tern::compiler {
 
 namespace {
 
-/// What is in a call beside its places.
-struct Parts : KernelCall::Visitor {
-  std::vector<View> views;
-  std::vector<double> numbers;
-  std::vector<std::int64_t> integers;
-  std::vector<PhiloxState> states;
-  explicit Parts(const Call& call) { call.kernel->visit(*this); }
-  void view(View& x, kernels::Access) override { views.push_back(x); }
-  void number(double x) override { numbers.push_back(x); }
-  void number(std::int64_t x) override { integers.push_back(x); }
-  void random(PhiloxState& x) override { states.push_back(x); }
-};
-
 /// Notes that `from` stands for `to`; false if it stands for something else.
 template <class T>
 bool stands_for(std::map<T, T>& map, T from, T to) {
@@ -67,14 +54,8 @@ Pattern::Pattern(const std::function<Tensors(const Tensors&)>& f, const Tensors&
 }
 
 std::size_t Pattern::writer(std::size_t block) const {
-  for (std::size_t i = 0; i < size(); ++i) {
-    bool writes = false;
-    each_view(program_.calls()[i], [&](const View&, kernels::Access access, const Call::Place& place) {
-      writes |= place.block == block && access != kernels::Access::read;
-    });
-    if (writes) return i;
-  }
-  return size();
+  const std::vector<Call>& calls = program_.calls();
+  return static_cast<std::size_t>(std::ranges::find_if(calls, [&](const Call& call) { return writes(call, block); }) - calls.begin());
 }
 
 bool Pattern::is_argument(std::size_t block) const { return std::ranges::find(arguments_, block) != arguments_.end(); }
@@ -114,18 +95,19 @@ struct Pattern::Search {
 
   bool fits(const Call& a, const Call& b) {
     if (a.kernel->type() != b.kernel->type()) return false;
-    const Parts of_pattern(a), of_program(b);
+    const Arguments of_pattern(*a.kernel), of_program(*b.kernel);
     if (of_pattern.views.size() != of_program.views.size() || of_pattern.numbers.size() != of_program.numbers.size() ||
-        of_pattern.integers != of_program.integers || of_pattern.states.size() != of_program.states.size())
+        of_pattern.states.size() != of_program.states.size())
       return false;
     for (std::size_t i = 0; i < of_pattern.numbers.size(); ++i) {
-      const double x = of_pattern.numbers[i], y = of_program.numbers[i];
-      const bool is_free = std::find(pattern.free_.begin(), pattern.free_.end(), x) != pattern.free_.end();
-      if (is_free ? !stands_for(match.numbers, x, y) : x != y) return false;
+      const auto &x = of_pattern.numbers[i], &y = of_program.numbers[i];
+      const double* const number = std::get_if<double>(&x);
+      const bool is_free = number && std::ranges::find(pattern.free_, *number) != pattern.free_.end();
+      if (x.index() != y.index() || (is_free ? !stands_for(match.numbers, *number, std::get<double>(y)) : x != y)) return false;
     }
-    for (const PhiloxState& state : of_program.states) {
-      if (!std::exchange(has_draws, true)) match.draws = state;
-      if (state.seed != match.draws.seed || state.offset != match.draws.offset || state.base != match.draws.base) return false;
+    for (const PhiloxState* const state : of_program.states) {
+      if (!std::exchange(has_draws, true)) match.draws = *state;
+      if (state->seed != match.draws.seed || state->offset != match.draws.offset || state->base != match.draws.base) return false;
     }
     for (std::size_t i = 0; i < of_pattern.views.size(); ++i)
       if (!fits(of_pattern.views[i], a.places[i], of_program.views[i], b.places[i])) return false;

@@ -6,7 +6,6 @@
 #include <bit>
 #include <map>
 #include <set>
-#include <variant>
 
 #include "autodiff/anomaly.h"
 #include "backend/memory.h"
@@ -19,46 +18,26 @@
 
 namespace tern::compiler {
 
+static bool is_same(const std::variant<double, std::int64_t>& a, const std::variant<double, std::int64_t>& b) {
+  const double* const x = std::get_if<double>(&a);
+  const double* const y = std::get_if<double>(&b);
+  return x && y ? std::bit_cast<std::int64_t>(*x) == std::bit_cast<std::int64_t>(*y) : a == b;  // NaN is NaN
+}
+std::string Arguments::difference(const Arguments& later) const {
+  if (views.size() != later.views.size() || numbers.size() != later.numbers.size()) return "another number of arguments";
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    if (!is_same(numbers[i], later.numbers[i]))
+      return std::visit([](auto a, auto b) { return fmt::format("numbers {} and {}", a, b); }, numbers[i], later.numbers[i]);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    const View &a = views[i], &b = later.views[i];
+    if (a.dtype != b.dtype) return fmt::format("dtypes {} and {}", name(a.dtype), name(b.dtype));
+    if (a.shape != b.shape) return fmt::format("shapes {} and {}", to_string(a.shape), to_string(b.shape));
+    if (a.strides != b.strides) return fmt::format("strides {} and {}", to_string(a.strides), to_string(b.strides));
+  }
+  return "";
+}
+
 namespace {
-
-/// A kernel's states of the random generator.
-struct States : KernelCall::Visitor {
-  std::vector<PhiloxState*> states;
-  explicit States(KernelCall& kernel) { kernel.visit(*this); }
-  void random(PhiloxState& state) override { states.push_back(&state); }
-};
-
-/// The geometry of a kernel's views, and its numbers.
-struct Arguments : KernelCall::Visitor {
-  std::vector<View> views;
-  std::vector<std::variant<double, std::int64_t>> numbers;
-  explicit Arguments(KernelCall& kernel) { kernel.visit(*this); }
-  void view(View& x, kernels::Access) override { views.push_back(x); }
-  void number(double x) override { numbers.emplace_back(x); }
-  void number(std::int64_t x) override { numbers.emplace_back(x); }
-
-  /// The first difference of the arguments of another call of the kernel; empty if there is none.
-  std::string difference(const Arguments& later) const {
-    if (views.size() != later.views.size() || numbers.size() != later.numbers.size()) return "another number of arguments";
-    for (std::size_t i = 0; i < numbers.size(); ++i)
-      if (!is_same(numbers[i], later.numbers[i]))
-        return std::visit([](auto a, auto b) { return fmt::format("numbers {} and {}", a, b); }, numbers[i], later.numbers[i]);
-    for (std::size_t i = 0; i < views.size(); ++i) {
-      const View &a = views[i], &b = later.views[i];
-      if (a.dtype != b.dtype) return fmt::format("dtypes {} and {}", name(a.dtype), name(b.dtype));
-      if (a.shape != b.shape) return fmt::format("shapes {} and {}", to_string(a.shape), to_string(b.shape));
-      if (a.strides != b.strides) return fmt::format("strides {} and {}", to_string(a.strides), to_string(b.strides));
-    }
-    return "";
-  }
-
- private:
-  static bool is_same(const std::variant<double, std::int64_t>& a, const std::variant<double, std::int64_t>& b) {
-    const double* const x = std::get_if<double>(&a);
-    const double* const y = std::get_if<double>(&b);
-    return x && y ? std::bit_cast<std::int64_t>(*x) == std::bit_cast<std::int64_t>(*y) : a == b;  // NaN is NaN
-  }
-};
 
 /// Memory from which blocks are handed out and to which they return: offsets of free ranges, which never touch.
 class FreeRanges {
@@ -284,8 +263,11 @@ void Program::prepare() {
   add_up();
   note_uses(steps_, blocks_);
   plan_arena();
+  for (const Tensor& x : inputs_) reads_.push_back(x.defined() && returns_inputs_);
+  for (const Block& block : blocks_)
+    if (block.kind == Block::Kind::input && block.is_used && block.bytes > 0) reads_[block.argument] = true;
   for (const Call& step : steps_)
-    for (PhiloxState* const state : States(*step.kernel).states) draws_.push_back({state, state->offset - begin_});
+    for (PhiloxState* const state : Arguments(*step.kernel).states) draws_.push_back({state, state->offset - begin_});
 }
 
 void Program::plan_arena() {
@@ -355,13 +337,6 @@ void Program::write_addresses() {
       linked_stream_.reset();             // views of the old kernels are gone
     }
   });
-}
-
-bool Program::reads(std::size_t argument) const {
-  return inputs_[argument].defined() && (returns_inputs_ || std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
-                                           return block.kind == Block::Kind::input && block.argument == argument && block.is_used &&
-                                                  block.bytes > 0;
-                                         }));
 }
 
 bool Program::may_read_in_place(const Tensor& argument) const {

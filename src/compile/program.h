@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <variant>
 #include <vector>
 
 #include "autodiff/autograd_state.h"
@@ -59,6 +60,21 @@ struct Call {
   std::string op, module;     ///< what ran it; may be empty
   Context::Kernels ways;      ///< the thread's choice of kernels: the precision of products
   std::size_t kernels = 1;    ///< number of the function's kernels that it is: merge_products
+};
+
+/// The geometry of a kernel's views, its numbers, and its states of the random generator.
+struct Arguments : KernelCall::Visitor {
+  std::vector<View> views;
+  std::vector<std::variant<double, std::int64_t>> numbers;
+  std::vector<PhiloxState*> states;
+  explicit Arguments(KernelCall& kernel) { kernel.visit(*this); }
+  void view(View& x, kernels::Access) override { views.push_back(x); }
+  void number(double x) override { numbers.emplace_back(x); }
+  void number(std::int64_t x) override { numbers.emplace_back(x); }
+  void random(PhiloxState& x) override { states.push_back(&x); }
+
+  /// The first difference of the arguments of another call of the kernel; empty if there is none.
+  std::string difference(const Arguments& later) const;
 };
 
 /// Counts of the texts that the kernels of groups have on a GPU, and their time.
@@ -117,20 +133,20 @@ class Program {
   /// The groups and blocks of a run, as data.
   ProgramOverview overview() const;
 
-  std::size_t size() const { return calls_.size(); }            ///< number of kernels that were traced
-  std::size_t steps() const { return steps_.size(); }           ///< number of kernels and chains that a run calls
-  std::size_t generated() const { return generated_; }          ///< number of kernels with code of their own, on a GPU
-  std::size_t not_generated() const { return not_generated_; }  ///< number of groups whose code could not be compiled
-  const std::string& failure() const { return failure_; }       ///< why not
-  const CompileCounts& counts() const { return counts_; }       ///< of the texts of those kernels
-  std::size_t arena_bytes() const { return arena_bytes_; }      ///< memory of all inner blocks together
-  std::size_t inner_bytes() const;                              ///< memory that they would take one by one
-  bool draws() const { return !draws_.empty(); }                ///< true if a kernel draws random numbers
-  bool reads(std::size_t argument) const;                       ///< true if a run reads that argument of the function
-  const Tensors& inputs() const { return inputs_; }             ///< tensors that a run reads the function's arguments from
-  const Tensors& results() const { return results_; }           ///< what the function returned, without history
-  const std::vector<Call>& calls() const { return calls_; }     ///< what was traced
-  const std::vector<Block>& blocks() const { return blocks_; }  ///< and its memory
+  std::size_t size() const { return calls_.size(); }                   ///< number of kernels that were traced
+  std::size_t steps() const { return steps_.size(); }                  ///< number of kernels and chains that a run calls
+  std::size_t generated() const { return generated_; }                 ///< number of kernels with code of their own, on a GPU
+  std::size_t not_generated() const { return not_generated_; }         ///< number of groups whose code could not be compiled
+  const std::string& failure() const { return failure_; }              ///< why not
+  const CompileCounts& counts() const { return counts_; }              ///< of the texts of those kernels
+  std::size_t arena_bytes() const { return arena_bytes_; }             ///< memory of all inner blocks together
+  std::size_t inner_bytes() const;                                     ///< memory that they would take one by one
+  bool draws() const { return !draws_.empty(); }                       ///< true if a kernel draws random numbers
+  bool reads(std::size_t argument) const { return reads_[argument]; }  ///< true if a run reads that argument of the function
+  const Tensors& inputs() const { return inputs_; }                    ///< tensors that a run reads the function's arguments from
+  const Tensors& results() const { return results_; }                  ///< what the function returned, without history
+  const std::vector<Call>& calls() const { return calls_; }            ///< what was traced
+  const std::vector<Block>& blocks() const { return blocks_; }         ///< and its memory
 
  private:
   friend class Trace;
@@ -176,6 +192,7 @@ class Program {
   std::unordered_set<const Storage*> reserved_;  ///< memory of blocks that are no arguments
   std::unordered_set<const Storage*> edited_;    ///< memory from outside that the kernels write
   bool edits_inputs_ = false, returns_inputs_ = false;
+  std::vector<bool> reads_;  ///< for each argument: a run reads it
   std::uint64_t begin_ = 0;  ///< the generator's position at the trace
   std::uint64_t drawn_ = 0;  ///< positions of the random stream that a run takes
   std::size_t generated_ = 0, not_generated_ = 0;

@@ -121,7 +121,7 @@ class AttentionRule {
     return patterns_.push_back({s, dtype, ways, pattern_of(s, dtype, device_)}), patterns_.back().pattern;
   }
 
-  /// What a chain of calls from a product to a maximum of rows says, if it may be attention.
+  /// The spelling that a chain of calls from a product to a maximum of rows has, if it may be attention.
   std::optional<Spelling> spelling_of(std::size_t first) const {
     Spelling result;
     std::size_t at = first;
@@ -264,7 +264,8 @@ class AttentionRule {
     if (block.kind != Block::Kind::outside || block.bytes > most || (view.shape[0] > 1 && view.strides[0] != 0) ||
         (view.shape[1] > 1 && view.strides[1] != 0) || view.shape[2] > view.shape[3])
       return false;
-    if (std::ranges::any_of(uses_[mask.place.block], [&](std::size_t call) { return writes(call, mask.place.block); })) return false;
+    if (std::ranges::any_of(uses_[mask.place.block], [&](std::size_t call) { return writes(calls_[call], mask.place.block); }))
+      return false;
     const NoGrad unrecorded;
     View there = view;
     there.data = static_cast<std::byte*>(block.memory->data()) + mask.place.offset;
@@ -300,18 +301,10 @@ class AttentionRule {
       const auto first = std::ranges::find_if(uses, is_own);
       if (!pattern.is_argument(b) && first != uses.begin()) return false;
       for (auto use = first; use != uses.end() && *use <= last; ++use)
-        if (!is_own(*use) && writes(*use, block)) return false;
+        if (!is_own(*use) && writes(calls_[*use], block)) return false;
     }
     return true;
   }
-  bool writes(std::size_t call, std::size_t block) const {
-    bool result = false;
-    each_view(calls_[call], [&](const View&, kernels::Access access, const Call::Place& place) {
-      result |= place.block == block && access != kernels::Access::read;
-    });
-    return result;
-  }
-
   /// A mask whose elements were looked at.
   struct Looked {
     Spelling::Mask kind;

@@ -3,7 +3,7 @@
 
 #include "nn/mixer.h"
 
-// What the mixers share.
+// Parts that the mixers share.
 namespace tern::nn::parts {
 
 inline constexpr std::int64_t taps = 4;  ///< of convolutions before a recurrence

@@ -33,7 +33,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scores& p
   return matmul(probabilities(matmul(q, transpose(k, -2, -1))), v);
 }
 
-/// Whether all of its attention, forward and backward, is flash attention.
+/// Kernels of a program that are attention, and those that are products.
 struct Counts {
   std::size_t attention, products;
   explicit Counts(const ProgramOverview& overview) : attention(0), products(0) {

@@ -344,7 +344,7 @@ struct Steps {
 
 namespace {
 
-/// What `count` programs had in common.
+/// Counts over `count` programs.
 struct Found {
   std::size_t products = 0, most = 0;  ///< products of several, and the parts of the largest
   std::size_t exact_calls = 0;

@@ -17,8 +17,8 @@ namespace {
 // dS from the last chunk to the first for the delta rule, as delta_walk goes forward.
 
 constexpr int back_stages = 2;
-constexpr int back_stage_bytes = 3 * tile_bytes + 2 * strip_bytes + rates_size * 4;  // q, k, X, dy, A^T dy, rates
-constexpr int back_bytes = back_stages * back_stage_bytes + 3 * strip_bytes;
+constexpr int back_stage_bytes = 3 * tile_bytes + 2 * value_tile_bytes + rates_size * 4;  // q, k, X, dy, A^T dy, rates
+constexpr int back_bytes = back_stages * back_stage_bytes + 3 * value_tile_bytes;
 
 struct BackWalk {
   Rows q, k, dy;
@@ -31,20 +31,20 @@ struct BackWalk {
 template <class T>
 __global__ void __launch_bounds__(threads) recurrence_delta_walk_back(Sizes sizes, BackWalk a) {
   extern __shared__ __align__(128) char memory[];
-  const int sequence = blockIdx.x / (width / strip), column = blockIdx.x % (width / strip) * strip, w = warp();
-  const unsigned state_tile = shared_address(memory) + back_stages * back_stage_bytes, du_tile = state_tile + strip_bytes,
-                 z_tile = du_tile + strip_bytes;
+  const int sequence = blockIdx.x / (width / value_tile), column = blockIdx.x % (width / value_tile) * value_tile, w = warp();
+  const unsigned state_tile = shared_address(memory) + back_stages * back_stage_bytes, du_tile = state_tile + value_tile_bytes,
+                 z_tile = du_tile + value_tile_bytes;
   const auto load = [&](int n) {
     if (n >= 0) {
       const Place at(sizes, sequence, n);
-      const unsigned to = shared_address(memory) + n % back_stages * back_stage_bytes, strips = to + 3 * tile_bytes;
+      const unsigned to = shared_address(memory) + n % back_stages * back_stage_bytes, dy_at = to + 3 * tile_bytes;
       load_tile<width>(to, at.rows<const T>(a.q), a.q.token, at.count, sizes.keys);
       load_tile<width>(to + tile_bytes, at.rows<const T>(a.k), a.k.token, at.count, sizes.keys);
       load_tile(to + 2 * tile_bytes, at.tile(static_cast<const T*>(a.inverses), sizes));
       const T* const dy = at.rows<const T>(a.dy);
-      load_tile<strip>(strips, column < sizes.values ? dy + column : dy, a.dy.token, at.count, sizes.values - column);
-      load_tile<strip>(strips + strip_bytes, at.tile(static_cast<const T*>(a.products), sizes) + column, width, chunk, strip);
-      load_rates(strips + 2 * strip_bytes, at.tile(a.rates, sizes, rates_size));
+      load_tile<value_tile>(dy_at, column < sizes.values ? dy + column : dy, a.dy.token, at.count, sizes.values - column);
+      load_tile<value_tile>(dy_at + value_tile_bytes, at.tile(static_cast<const T*>(a.products), sizes) + column, width, chunk, value_tile);
+      load_rates(dy_at + 2 * value_tile_bytes, at.tile(a.rates, sizes, rates_size));
     }
     cp_async_commit();
   };
@@ -54,18 +54,18 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk_back(Sizes size
   for (int n = sizes.chunks - 1; n >= 0; --n) {
     const int stage = n % back_stages * back_stage_bytes;
     const unsigned q_tile = shared_address(memory) + stage, k_tile = q_tile + tile_bytes, x_tile = k_tile + tile_bytes,
-                   dy_tile = x_tile + tile_bytes, product_tile = dy_tile + strip_bytes;
-    const float* const sums = reinterpret_cast<const float*>(memory + stage + 3 * tile_bytes + 2 * strip_bytes);
+                   dy_tile = x_tile + tile_bytes, product_tile = dy_tile + value_tile_bytes;
+    const float* const sums = reinterpret_cast<const float*>(memory + stage + 3 * tile_bytes + 2 * value_tile_bytes);
     const HeadDecay decay{sums};
     const Place at(sizes, sequence, n);
     store_tile<T>(d, state_tile);
     cp_async_wait_all();
     __syncthreads();  // all copies have arrived, and all warps are done with the other stage
     load(n - 1);
-    write_rows<T>(d, at.tile(static_cast<T*>(a.dstates), sizes) + column, width, width, strip);
-    scale_tile<T, strip>(dy_tile, [&](int row) { return decay.from_start(row); });
+    write_rows<T>(d, at.tile(static_cast<T*>(a.dstates), sizes) + column, width, width, value_tile);
+    scale_tile<T, value_tile>(dy_tile, [&](int row) { return decay.from_start(row); });
     State x = {};  // here rows are tokens
-    mma<T, width>(Product(x, OperandA<width>(k_tile, w * 16), OperandB<strip>(state_tile)));
+    mma<T, width>(Product(x, OperandA<width>(k_tile, w * 16), OperandB<value_tile>(state_tile)));
     float reads[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk_back(Sizes size
       reads[r] = -sums[chunk + i] * decay.from_start(i);
 #pragma unroll
       for (int c = 0; c < x.lane_columns; c += 2) {
-        const float2 product = read_tile<T, strip>(product_tile, i, x.column_of(c));
+        const float2 product = read_tile<T, value_tile>(product_tile, i, x.column_of(c));
         x.at(r, c) = product.x + end * x.at(r, c);
         x.at(r, c + 1) = product.y + end * x.at(r, c + 1);
       }
@@ -82,15 +82,15 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk_back(Sizes size
     store_tile<T>(x, du_tile);
     __syncthreads();
     x = {};
-    mma_depths<T, chunk>(Product(x, OperandAt<width>(x_tile, 0, w * 2), OperandB<strip>(du_tile)), w, 4);
-    write_rows<T>(x, at.tile(static_cast<T*>(a.z), sizes) + column, width, chunk, strip);
+    mma_depths<T, chunk>(Product(x, OperandAt<width>(x_tile, 0, w * 2), OperandB<value_tile>(du_tile)), w, 4);
+    write_rows<T>(x, at.tile(static_cast<T*>(a.z), sizes) + column, width, chunk, value_tile);
     scale_rows(x, reads);
     store_tile<T>(x, z_tile);
     __syncthreads();
     const float whole[2] = {decay.whole(), decay.whole()};
     scale_rows(d, whole);
-    mma<T, chunk>(Product(d, OperandAt<width>(q_tile, 0, w * 2), OperandB<strip>(dy_tile)));
-    mma<T, chunk>(Product(d, OperandAt<width>(k_tile, 0, w * 2), OperandB<strip>(z_tile)));
+    mma<T, chunk>(Product(d, OperandAt<width>(q_tile, 0, w * 2), OperandB<value_tile>(dy_tile)));
+    mma<T, chunk>(Product(d, OperandAt<width>(k_tile, 0, w * 2), OperandB<value_tile>(z_tile)));
   }
   write_state(d, a.dinitial, sizes, sequence, column);
 }
@@ -545,12 +545,12 @@ void ChunkedRecurrenceGrad::run(Cuda) const {
   if (is_delta) {
     solve_chunks(call, of_heads, inverses.as(), of_dy, products.as());
     delta_walk(call, of_heads, inverses.as(), initial.as<const float>(), nullptr, states.as(), u.as());
-    // z takes the place of A^T dy: a block reads a strip of a chunk before it writes it.
+    // z takes the place of A^T dy: a block reads a tile of a chunk before it writes it.
     const BackWalk back{call.q,        call.k,        of_dy,        of_heads,      dstate.as<const float>(),
                         inverses.as(), products.as(), dstates.as(), products.as(), dinitial.as<float>()};
     gpu::dispatch_halves(call.dtype, [&]<class T>() {
-      gpu::launch(recurrence_delta_walk_back<T>, gpu::blocks_for(call.sequences * (width / strip), 1), threads, back_bytes, call.stream,
-                  call.sizes, back);
+      gpu::launch(recurrence_delta_walk_back<T>, gpu::blocks_for(call.sequences * (width / value_tile), 1), threads, back_bytes,
+                  call.stream, call.sizes, back);
     });
   } else {
     const Walk walks[] = {{call.k, call.v, initial.as<const float>(), nullptr, states.as(), false},

@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(threads, 4)
   extern __shared__ __align__(128) char memory[];
   __shared__ float totals[kind == Kind::channel ? 4 * width : 1];
   const Walk walk = blockIdx.y == 0 ? first_walk : second_walk;
-  const int sequence = blockIdx.x / (width / strip), column = blockIdx.x % (width / strip) * strip, w = warp();
+  const int sequence = blockIdx.x / (width / value_tile), column = blockIdx.x % (width / value_tile) * value_tile, w = warp();
   const int decay_row = width * (sizes.decay_is_f32 ? 4 : 2);  // bytes
   const auto place = [&](int n) { return Place(sizes, sequence, walk.is_reversed ? sizes.chunks - 1 - n : n); };
   const auto load = [&](int n) {
@@ -167,9 +167,10 @@ __global__ void __launch_bounds__(threads, 4)
       const unsigned to = shared_address(memory) + n % stages * stage_bytes;
       load_tile<width>(to, at.rows<const T>(walk.left), walk.left.token, at.count, sizes.keys);
       const T* const right = at.rows<const T>(walk.right);
-      load_tile<strip>(to + tile_bytes, column < sizes.values ? right + column : right, walk.right.token, at.count, sizes.values - column);
-      if constexpr (kind == Kind::channel) load_decays<T>(to + tile_bytes + strip_bytes, sizes, at, decay_row);
-      else load_rates(to + tile_bytes + strip_bytes, at.tile(rates, sizes, rates_size));
+      load_tile<value_tile>(to + tile_bytes, column < sizes.values ? right + column : right, walk.right.token, at.count,
+                            sizes.values - column);
+      if constexpr (kind == Kind::channel) load_decays<T>(to + tile_bytes + value_tile_bytes, sizes, at, decay_row);
+      else load_rates(to + tile_bytes + value_tile_bytes, at.tile(rates, sizes, rates_size));
     }
     cp_async_commit();
   };
@@ -181,8 +182,8 @@ __global__ void __launch_bounds__(threads, 4)
     __syncthreads();  // all copies of the stage have arrived, and all warps are done with the one before it
     load(n + stages - 1);
     const int stage = n % stages * stage_bytes;
-    const unsigned left = shared_address(memory) + stage, right = left + tile_bytes, decays = right + strip_bytes;
-    write_rows<T>(s, place(n).tile(static_cast<T*>(walk.states), sizes) + column, width, width, strip);
+    const unsigned left = shared_address(memory) + stage, right = left + tile_bytes, decays = right + value_tile_bytes;
+    write_rows<T>(s, place(n).tile(static_cast<T*>(walk.states), sizes) + column, width, width, value_tile);
     float whole[2];
     if constexpr (kind == Kind::channel) {
       ChannelLogs logs{};
@@ -209,27 +210,27 @@ __global__ void __launch_bounds__(threads, 4)
 #pragma unroll
       for (int r = 0; r < 2; ++r) whole[r] = exp_approx(quarters(totals, w * 16 + s.row_of(r), 0, 4));
     } else {
-      const HeadDecay decay{reinterpret_cast<const float*>(memory + stage + tile_bytes + strip_bytes)};
-      scale_tile<T, strip>(right, [&](int row) { return walk.is_reversed ? decay.from_start(row) : decay.to_end(row); });
+      const HeadDecay decay{reinterpret_cast<const float*>(memory + stage + tile_bytes + value_tile_bytes)};
+      scale_tile<T, value_tile>(right, [&](int row) { return walk.is_reversed ? decay.from_start(row) : decay.to_end(row); });
       whole[0] = whole[1] = decay.whole();
     }
     __syncthreads();
     scale_rows(s, whole);
-    mma<T, chunk>(Product(s, OperandAt<width>(left, 0, w * 2), OperandB<strip>(right)));
+    mma<T, chunk>(Product(s, OperandAt<width>(left, 0, w * 2), OperandB<value_tile>(right)));
   }
   write_state(s, walk.last, sizes, sequence, column);
 }
 
-constexpr int delta_stage_bytes = 2 * tile_bytes + strip_bytes + rates_size * 4;  // k, X, v, rates
-constexpr int delta_stages = 4, delta_walk_bytes = delta_stages * delta_stage_bytes + 3 * strip_bytes;
+constexpr int delta_stage_bytes = 2 * tile_bytes + value_tile_bytes + rates_size * 4;  // k, X, v, rates
+constexpr int delta_stages = 4, delta_walk_bytes = delta_stages * delta_stage_bytes + 3 * value_tile_bytes;
 
 template <class T>
 __global__ void __launch_bounds__(threads) recurrence_delta_walk(Sizes sizes, Rows k, Rows v, const float* rates, const T* inverses,
                                                                  const float* initial, float* last, T* states, T* u) {
   extern __shared__ __align__(128) char memory[];
-  const int sequence = blockIdx.x / (width / strip), column = blockIdx.x % (width / strip) * strip, w = warp();
-  const unsigned state_tile = shared_address(memory) + delta_stages * delta_stage_bytes, error_tile = state_tile + strip_bytes,
-                 u_tile = error_tile + strip_bytes;
+  const int sequence = blockIdx.x / (width / value_tile), column = blockIdx.x % (width / value_tile) * value_tile, w = warp();
+  const unsigned state_tile = shared_address(memory) + delta_stages * delta_stage_bytes, error_tile = state_tile + value_tile_bytes,
+                 u_tile = error_tile + value_tile_bytes;
   const auto load = [&](int n) {
     if (n < sizes.chunks) {
       const Place at(sizes, sequence, n);
@@ -237,8 +238,9 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk(Sizes sizes, Ro
       load_tile<width>(to, at.rows<const T>(k), k.token, at.count, sizes.keys);
       load_tile(to + tile_bytes, at.tile(inverses, sizes));
       const T* const values = at.rows<const T>(v);
-      load_tile<strip>(to + 2 * tile_bytes, column < sizes.values ? values + column : values, v.token, at.count, sizes.values - column);
-      load_rates(to + 2 * tile_bytes + strip_bytes, at.tile(rates, sizes, rates_size));
+      load_tile<value_tile>(to + 2 * tile_bytes, column < sizes.values ? values + column : values, v.token, at.count,
+                            sizes.values - column);
+      load_rates(to + 2 * tile_bytes + value_tile_bytes, at.tile(rates, sizes, rates_size));
     }
     cp_async_commit();
   };
@@ -248,23 +250,23 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk(Sizes sizes, Ro
   for (int n = 0; n < sizes.chunks; ++n) {
     const int stage = n % delta_stages * delta_stage_bytes;
     const unsigned k_tile = shared_address(memory) + stage, x_tile = k_tile + tile_bytes, v_tile = x_tile + tile_bytes;
-    const float* const sums = reinterpret_cast<const float*>(memory + stage + 2 * tile_bytes + strip_bytes);
+    const float* const sums = reinterpret_cast<const float*>(memory + stage + 2 * tile_bytes + value_tile_bytes);
     const HeadDecay decay{sums};
     const Place at(sizes, sequence, n);
     store_tile<T>(s, state_tile);
     wait_for_stage(delta_stages);
     __syncthreads();  // all copies of the stage have arrived, and all warps are done with the one before it
     load(n + delta_stages - 1);
-    write_rows<T>(s, at.tile(states, sizes) + column, width, width, strip);
+    write_rows<T>(s, at.tile(states, sizes) + column, width, width, value_tile);
     State x = {};  // here rows are tokens
-    mma<T, width>(Product(x, OperandA<width>(k_tile, w * 16), OperandB<strip>(state_tile)));
+    mma<T, width>(Product(x, OperandA<width>(k_tile, w * 16), OperandB<value_tile>(state_tile)));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = w * 16 + x.row_of(r);
       const float beta = sums[chunk + i], read = decay.from_start(i);
 #pragma unroll
       for (int c = 0; c < x.lane_columns; c += 2) {
-        const float2 value = read_tile<T, strip>(v_tile, i, x.column_of(c));
+        const float2 value = read_tile<T, value_tile>(v_tile, i, x.column_of(c));
         x.at(r, c) = beta * (value.x - read * x.at(r, c));
         x.at(r, c + 1) = beta * (value.y - read * x.at(r, c + 1));
       }
@@ -272,15 +274,15 @@ __global__ void __launch_bounds__(threads) recurrence_delta_walk(Sizes sizes, Ro
     store_tile<T>(x, error_tile);
     __syncthreads();
     x = {};
-    mma_depths<T, chunk>(Product(x, OperandA<width>(x_tile, w * 16), OperandB<strip>(error_tile)), 0, w + 1);
-    write_rows<T>(x, at.tile(u, sizes) + column, width, chunk, strip);
+    mma_depths<T, chunk>(Product(x, OperandA<width>(x_tile, w * 16), OperandB<value_tile>(error_tile)), 0, w + 1);
+    write_rows<T>(x, at.tile(u, sizes) + column, width, chunk, value_tile);
     const float ends[2] = {decay.to_end(w * 16 + x.row_of(0)), decay.to_end(w * 16 + x.row_of(1))},
                 whole[2] = {decay.whole(), decay.whole()};
     scale_rows(x, ends);
     store_tile<T>(x, u_tile);
     __syncthreads();
     scale_rows(s, whole);
-    mma<T, chunk>(Product(s, OperandAt<width>(k_tile, 0, w * 2), OperandB<strip>(u_tile)));
+    mma<T, chunk>(Product(s, OperandAt<width>(k_tile, 0, w * 2), OperandB<value_tile>(u_tile)));
   }
   write_state(s, last, sizes, sequence, column);
 }
@@ -373,9 +375,9 @@ void solve_chunks(const Call& call, const float* rates, void* inverses, const Ro
 void walk(const Call& call, const float* rates, const Walk* walks, int count) {
   dispatch_halves(call.dtype, [&]<class T>() {
     const auto with = [&]<Kind kind>() {
-      const dim3 grid(blocks_for(call.sequences * (width / strip), 1), static_cast<unsigned>(count));
+      const dim3 grid(blocks_for(call.sequences * (width / value_tile), 1), static_cast<unsigned>(count));
       const int rest = kind == Kind::head ? rates_size * 4 : state_size * (call.sizes.decay_is_f32 ? 4 : 2);
-      const int stage_bytes = tile_bytes + strip_bytes + rest;
+      const int stage_bytes = tile_bytes + value_tile_bytes + rest;
       // Two blocks of a walk on a multiprocessor, and four of two: those of 8 sequences with 16 heads are then resident together.
       const int stages = std::clamp((count == 1 ? 96 : 52) * 1024 / stage_bytes, 2, 4);
       launch(recurrence_walk<T, kind>, grid, threads, stages * stage_bytes, call.stream, call.sizes, rates, stages, stage_bytes, walks[0],
@@ -388,8 +390,8 @@ void walk(const Call& call, const float* rates, const Walk* walks, int count) {
 
 void delta_walk(const Call& call, const float* rates, const void* inverses, const float* initial, float* last, void* states, void* u) {
   dispatch_halves(call.dtype, [&]<class T>() {
-    launch(recurrence_delta_walk<T>, blocks_for(call.sequences * (width / strip), 1), threads, delta_walk_bytes, call.stream, call.sizes,
-           call.k, call.v, rates, static_cast<const T*>(inverses), initial, last, static_cast<T*>(states), static_cast<T*>(u));
+    launch(recurrence_delta_walk<T>, blocks_for(call.sequences * (width / value_tile), 1), threads, delta_walk_bytes, call.stream,
+           call.sizes, call.k, call.v, rates, static_cast<const T*>(inverses), initial, last, static_cast<T*>(states), static_cast<T*>(u));
   });
 }
 

@@ -30,12 +30,12 @@ namespace tern::gpu::recurrence {
 inline constexpr int chunk = 64, width = 64, threads = 128, state_size = width * width;
 inline constexpr int tile_bytes = SharedTile<width>::bytes(chunk);
 /// A block of value channels of a walk.
-inline constexpr int strip = 32, strip_bytes = SharedTile<strip>::bytes(chunk);
+inline constexpr int value_tile = 32, value_tile_bytes = SharedTile<value_tile>::bytes(chunk);
 /// Logarithms are at least this: e to it is 0, while sums and differences of 64 of them keep their accuracy.
 inline constexpr float lowest_log = -128;
 /// A row of decays in shared memory, of 64 floats: padded, so that fragments are read with few bank conflicts.
 inline constexpr int decay_stride = 68, decay_bytes = chunk * decay_stride * 4;
-/// What head_rates stores for a chunk: sums of the logarithms up to each token, and beta, 0 after the last token.
+/// Numbers that head_rates stores for a chunk: sums of the logarithms up to each token, and beta, 0 after the last token.
 inline constexpr int rates_size = 2 * chunk;
 template <class T>
 inline constexpr float hat_limit = std::is_same_v<T, bf16> ? 80.f : 8.f;
@@ -355,9 +355,9 @@ __device__ __forceinline__ void decay_rows(unsigned tile, unsigned decays) {
   }
 }
 
-// A block of a walk has a head's state for a strip of value channels, a warp 16 key channels of it, in registers.
+// A block of a walk has a head's state for a tile of value channels, a warp 16 key channels of it, in registers.
 
-using State = FragmentTile<16, strip>;
+using State = FragmentTile<16, value_tile>;
 
 __device__ __forceinline__ void load_state(State& s, const float* from, const Sizes& sizes, int sequence, int first) {
   s.for_each(s.column_tiles, [&](float& e, int r, int c) {

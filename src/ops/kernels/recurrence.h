@@ -5,7 +5,7 @@ namespace tern::kernels {
 
 // Linear recurrence (ops/recurrent.h) on the CPU, token by token, over views of one dtype, f32 or f64. q and k (B, T, H, Dk), v, dy (B, T,
 // H, Dv): unit stride along the last dimension, any other strides. All others are contiguous: decay (B, T, H, 1 or Dk), exp(log_decay),
-// beta (B, T, H), states (B, H, Dk, Dv). On a GPU it is composed of other ops. A view without data is absent.
+// beta (B, T, H), states (B, H, Dk, Dv). A GPU has ChunkedRecurrence, or composes other ops. A view without data is absent.
 
 /// S' = decay S, S = S' + k^T u, y = q S, with u = v, or beta (v - k S') where there is a beta.
 struct LinearRecurrence {
