@@ -44,8 +44,9 @@ void check_same(const fs::path& a, const fs::path& b) {
 
 std::vector<std::string> checkpoints_in(const fs::path& directory) {
   std::vector<std::string> names;
-  if (fs::exists(directory))
-    for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename().string());
+  std::error_code gone;  // a training moves its directory when it has a first model
+  for (fs::directory_iterator entry(directory, gone), end; !gone && entry != end; entry.increment(gone))
+    names.push_back(entry->path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -93,8 +94,8 @@ void check_killed(const Program& program, const Arguments& end) {
     const pid_t child = start(program.path, with(program.train(data, part), all), "/dev/null", "/dev/null", directory / "err");
     // The first model makes a run of it; before, it is being staged.
     CHECK(wait_until([&] {
-      return !checkpoints_in(part / (signal == SIGKILL ? "checkpoints" : ".tern-staging/checkpoints")).empty() ||
-             fs::exists(part / "summary.json");
+      return (signal == SIGTERM && !checkpoints_in(part / ".tern-staging/checkpoints").empty()) ||
+             !checkpoints_in(part / "checkpoints").empty() || fs::exists(part / "summary.json");
     }));
     ::kill(child, signal);
     const int code = finish(child);

@@ -107,8 +107,11 @@ inline std::ptrdiff_t count_lines(const std::string& text) { return std::count(t
 
 /// Waits for what another process does; false after a minute.
 inline bool wait_until(const std::function<bool()>& holds) {
-  for (int i = 0; i < 12'000 && !holds(); ++i) ::usleep(5000);
-  return holds();
+  for (int i = 0; i < 12'000; ++i) {
+    if (holds()) return true;  // asked once: what holds now may be over at the next look
+    ::usleep(5000);
+  }
+  return false;
 }
 
 /// A mistake of the user's: exit code 2, and one line on stderr that begins with the program's name and says `part`.
