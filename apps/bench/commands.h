@@ -17,7 +17,8 @@ void add_ops(CLI::App& app);
 void add_attention(CLI::App& app);
 /// `tern-bench conv1d`: the time of the depthwise convolution and of its gradient, beside that of a copy.
 void add_conv(CLI::App& app);
-/// `tern-bench count`: FLOPs, bytes and arithmetic intensity of a transformer's parts, and their bound (compute or memory) on a device.
+/// `tern-bench count`: FLOPs, bytes and arithmetic intensity of a transformer's parts, and their bound (compute or memory) on a device;
+/// FLOPs and states of token mixers.
 void add_count(CLI::App& app);
 /// `tern-bench comm`: the time of collectives by size and number of ranks, the fixed overhead of a call, and the best bucket size for a
 /// model's gradients.

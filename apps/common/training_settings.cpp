@@ -22,6 +22,12 @@ nn::Initialization initialization_of(const std::string& name) {
   return name == "xavier" ? nn::Initialization::xavier : nn::Initialization::layer_defaults;
 }
 
+std::vector<std::string> mixer_names() {
+  std::vector<std::string> names;
+  for (int kind = 0; kind < static_cast<int>(nn::MixerKind::own); ++kind) names.emplace_back(nn::name(static_cast<nn::MixerKind>(kind)));
+  return names;
+}
+
 namespace {
 
 std::int64_t linear(std::int64_t in, std::int64_t out, bool has_bias) { return in * out + (has_bias ? out : 0); }

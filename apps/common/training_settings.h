@@ -20,6 +20,8 @@ inline const std::vector<std::string> checkpointing_names = {"none", "selective"
 nn::Positions positions_of(const std::string& name);
 nn::Initialization initialization_of(const std::string& name);
 /// @}
+/// The names of token mixers, in the order of nn::MixerKind.
+std::vector<std::string> mixer_names();
 
 /// The number of elements of a model's parameters, computed from the options alone. Tied parameters count once.
 std::int64_t count_parameters(const nn::DecoderLMOptions& options);

@@ -122,7 +122,7 @@ void add_sweep(CLI::App& app) {
     const auto fill = [](std::vector<std::int64_t>& list, const std::vector<std::int64_t>& otherwise) {
       if (list.empty()) list = otherwise;
     };
-    if (std::find(grid.mixers.begin(), grid.mixers.end(), "all") != grid.mixers.end()) grid.mixers = mixer_names();
+    if (std::find(grid.mixers.begin(), grid.mixers.end(), "all") != grid.mixers.end()) grid.mixers = apps::mixer_names();
     if (!is_mqar && !grid.lengths.empty()) throw apps::UsageError("--lengths: expected --task mqar; recall's follows from --pairs");
     fill(grid.layers, is_mqar ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>{1, 2, 3, 4});
     fill(grid.seeds, is_mqar ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 2, 3, 4, 5});

@@ -17,7 +17,7 @@ std::vector<std::string> names_in(const std::string& list) {
 }
 
 Check list_of_mixers() {
-  return [one = one_of(mixer_names())](const std::string& list) {
+  return [one = one_of(apps::mixer_names())](const std::string& list) {
     for (const std::string& name : names_in(list))
       if (std::string wrong = one(name); !wrong.empty()) return wrong;
     return std::string();
@@ -88,12 +88,6 @@ Options mqar() {
 
 }  // namespace
 
-std::vector<std::string> mixer_names() {
-  std::vector<std::string> names;
-  for (int kind = 0; kind < static_cast<int>(nn::MixerKind::own); ++kind) names.emplace_back(name(static_cast<nn::MixerKind>(kind)));
-  return names;
-}
-
 std::vector<Options> presets() { return {quick(), classic(), mqar()}; }
 
 Options preset(const std::string& name) {
@@ -126,7 +120,7 @@ const std::vector<Entry>& entries() {
       {"heads", &Options::heads, whole_number(1, 4096), "attention heads, a divisor of the width"},
       {"mlp", &Options::mlp, whole_number(0, 64), "the MLP's hidden units for each unit of width, 0 for no MLP"},
       {"mixer", &Options::mixer, list_of_mixers(),
-       fmt::format("of the tokens: {}, or several for the layers in turn", fmt::join(mixer_names(), ", "))},
+       fmt::format("of the tokens: {}, or several for the layers in turn", fmt::join(apps::mixer_names(), ", "))},
       {"window", &Options::window, whole_number(1, 100'000), "tokens that one sees by the mixer window"},
       {"norm", &Options::norm, one_of({"layer", "rms", "none"}), "layer, rms or none"},
       {"positions", &Options::positions, one_of({"learned", "rotary", "none"}), "learned, rotary or none"},

@@ -49,9 +49,6 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
   std::int64_t patience = 0;  ///< epochs without a better model after which training stops; 0: never
 };
 
-/// The names that `mixer` knows.
-std::vector<std::string> mixer_names();
-
 /// The values of a preset. Throws UsageError for an unknown name.
 Options preset(const std::string& name);
 /// All presets, in the order in which help shows them.

@@ -94,6 +94,8 @@ struct Convolved {
   Result<Tensor, Kept> forward(const Tensor& u, const Tensor& taps, const Tensor& shift) const {
     const Tensor w = contiguous(taps), bias = detail::contiguous_or_none(shift);
     const Tensor y = empty_in_order_of(u, window.outputs(u.size(1), w.size(1)));
+    const backend::KernelScope observed(nullptr);
+    backend::count_flops(2 * static_cast<double>(y.numel()) * static_cast<double>(w.size(1)), false);
     launch(u.device(), kernels::DepthwiseConv1d{.u = u, .w = w, .bias = view_of(bias), .left = window.left, .silu = window.silu, .y = y});
     return {y, {u, w, bias}};
   }

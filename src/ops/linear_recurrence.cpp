@@ -96,6 +96,12 @@ struct Decay {
   }
 };
 
+/// Operations of a kernel's forward, for the profiler: a number of a state decays, is added to and read, and with a beta read once more.
+void count_forward(const Tensor& k, const Tensor& v, const Tensor& decay, const Tensor& beta) {
+  const double operations = 4 + (decay.defined() ? 1 : 0) + (beta.defined() ? 2 : 0);
+  backend::count_flops(operations * static_cast<double>(k.numel()) * static_cast<double>(v.size(3)), false);
+}
+
 struct LinearRecurrence {
   static constexpr Op op{.name = "linear_recurrence"};
 
@@ -171,6 +177,8 @@ struct LinearRecurrence {
     const NoGrad unrecorded;
     const Tensor y = empty(v.shape(), v.dtype(), cpu), state = empty({q.size(0), q.size(2), q.size(3), v.size(3)}, v.dtype(), cpu);
     const Operands x{q, k, v, log_decay, beta, initial};
+    const backend::KernelScope observed(nullptr);
+    count_forward(k, v, log_decay, beta);
     launch(Cpu{}, kernels::LinearRecurrence{x.q, x.k, x.v, view_of(x.decay), view_of(x.beta), view_of(x.initial), y, state});
     return {{y, state}, {q, k, v, log_decay, beta, initial}};
   }
@@ -225,6 +233,8 @@ struct ChunkedRecurrence {
     const Tensor y = empty(v.shape(), v.dtype(), v.device());
     const Tensor state = empty({q.size(0), q.size(2), q.size(3), v.size(3)}, DType::f32, v.device());
     const Kept x = operands(q, k, v, log_decay, beta, initial);
+    const backend::KernelScope observed(nullptr);
+    count_forward(k, v, log_decay, beta);
     launch(Cuda{}, kernels::ChunkedRecurrence{x.q, x.k, x.v, view_of(x.log_decay), view_of(x.beta), view_of(x.initial), y, state});
     return {{y, state}, {q, k, v, log_decay, beta, initial}};
   }

@@ -66,6 +66,9 @@ struct SelectiveScan {
     const NoGrad unrecorded;
     const Kept kept{contiguous(x), contiguous(dt), contiguous(a), contiguous(b), contiguous(c), contiguous(initial)};
     const Tensor y = empty(x.shape(), x.dtype(), cpu), state = empty(initial.shape(), x.dtype(), cpu);
+    const backend::KernelScope observed(nullptr);
+    // Of each number of a state: the decay, two operations to make it and one to apply it, two for what is added, two to read it.
+    backend::count_flops(7 * static_cast<double>(x.numel()) * static_cast<double>(a.size(1)), false);
     launch(Cpu{}, kernels::SelectiveScan{kept.x, kept.dt, kept.a, kept.b, kept.c, kept.initial, y, state});
     return {{y, state}, {x, dt, a, b, c, initial}};
   }

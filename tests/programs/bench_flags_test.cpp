@@ -245,6 +245,19 @@ void are_convolution_counts(const Rows& found) {
   CHECK(found[3]["K"] == 3);
   CHECK(number_of(found[2], "bytes") == Approx(2 * number_of(found[3], "bytes")).epsilon(1e-2));
 }
+/// The cache of attention, of 64 tokens of 32 keys and values, grows as the text; a state (8, 8) of each of 4 heads does not.
+void are_mixer_counts(const Rows& found) {
+  REQUIRE(found.size() == 15);
+  CHECK(found[0]["part"] == "attention");
+  CHECK(found[0]["state_bytes"] == 64 * 2 * 32 * 2);
+  CHECK(number_of(found[0], "state_exponent") == 1);
+  CHECK(number_of(found[0], "flops_exponent") > 1);
+  CHECK(found[0]["flops"] == 128 * number_of(found[0], "flops_a_token"));
+  CHECK(found[12]["part"] == "gla");
+  CHECK(found[12]["state_bytes"] == 4 * 4 * 8 * 8);
+  CHECK(number_of(found[12], "state_exponent") == 0);
+  CHECK(number_of(found[12], "flops_exponent") == 1);
+}
 void is_of_the_roof(const Ran& changed, const Ran&) {
   writes("roofline.svg", {"Roofline of T4: 65 TFLOP/s, 320 GB/s", "roofs", "convolution, padded", "both", "depthwise convolution"})(
       changed, changed);
@@ -391,10 +404,14 @@ FlagTable count() {
            {"--device-name T4", is_bound_by(3.2e11)},
            {"--device-name measured --threads 3", says("3 CPU threads, measured"), "--device cpu"},
            {"--of conv1d", rows(are_convolution_counts), "--batch 1 --length 8192 --width 8192 --taps 3 --device-name T4"},
+           {"--of mixers", rows(are_mixer_counts)},
+           {"--of mixers --bytes 4", times("attention", "state_bytes", 2), "--of mixers"},
            {"--taps 6", times("depthwise convolution", "flops", 2), "--of conv1d --taps 3"},
            {"--roofline OUT/roofline.svg", is_of_the_roof, "--of conv1d --device-name T4"},
            {"--roofline OUT/roofline.svg", writes("roofline.svg", {"Roofline of A100"})}},
           {{"--device-name measured --device cuda", "--device cuda: "},
+           {"--of mixers --heads 3", "--heads: expected a divisor of the width 32 but got 3"},
+           {"--of mixers --roofline OUT/roofline.svg", "--roofline: expected --of transformer or conv1d"},
            {"--device-name A1000", "--device-name: expected A100, T4, H100, H200, measured but got A1000"},
            {"--heads 0", "--heads: expected a whole number from 1"}}};
 }

@@ -161,6 +161,9 @@ template <class C>
 void convolve(const LongConv& a) {
   const Plan<C> plan(a.u, a.h);
   const Fourier<C> fourier(plan.n, a.y.stream);
+  // A transform counts as 5 n log2 n, whatever its radix.
+  const auto n = static_cast<double>(plan.n), pairs = static_cast<double>((plan.batch + 1) / 2);
+  backend::count_flops(static_cast<double>(plan.channels) * (5 * n * std::log2(n) * (1 + 2 * pairs) + 6 * n * pairs), false);
   plan.for_each_block(2, a.y.stream, [&](std::int64_t c, std::int64_t count, Point<C>* filters) {
     Point<C>* const x = filters + plan.n;
     plan.load_filters(a.h, c, count, fourier, filters);
