@@ -15,6 +15,8 @@ void add_memory(CLI::App& app);
 void add_ops(CLI::App& app);
 /// `tern-bench attention`: the time and the memory of scaled dot-product attention, plain and fused, over lengths and head sizes.
 void add_attention(CLI::App& app);
+/// `tern-bench mixers`: the time of a layer of each token mixer, beside attention's, and its state.
+void add_mixers(CLI::App& app);
 /// `tern-bench conv1d`: the time of the depthwise convolution and of its gradient, beside that of a copy.
 void add_conv(CLI::App& app);
 /// `tern-bench count`: FLOPs, bytes and arithmetic intensity of a transformer's parts, and their bound (compute or memory) on a device;

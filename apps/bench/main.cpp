@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   tern::bench::add_memory(app);
   tern::bench::add_ops(app);
   tern::bench::add_attention(app);
+  tern::bench::add_mixers(app);
   tern::bench::add_conv(app);
   tern::bench::add_count(app);
   tern::bench::add_comm(app);

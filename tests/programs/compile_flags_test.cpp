@@ -5,12 +5,6 @@ using namespace tern::programs::test;
 
 namespace {
 
-using Rows = std::vector<Json>;
-
-/// A command's rows.
-Seen rows(const std::function<void(const Rows&)>& check) {
-  return [=](const Ran& changed, const Ran&) { check(changed.rows()); };
-}
 /// The only row, and that of the plain run.
 Seen row(const std::function<void(const Json& changed, const Json& plain)>& check) {
   return [=](const Ran& changed, const Ran& plain) { check(changed.rows().at(0), plain.rows().at(0)); };

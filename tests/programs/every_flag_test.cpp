@@ -25,6 +25,7 @@ const std::map<std::string, std::string> without_effect = {
     {"tern-bench ops --seconds", "how long is measured, and not what"},
     {"tern-bench attention --seconds", "how long is measured, and not what"},
     {"tern-bench attention --precision", "of products on a GPU alone; ops/attention_cuda_test"},
+    {"tern-bench mixers --seconds", "how long is measured, and not what"},
     {"tern-bench conv1d --seconds", "how long is measured, and not what"},
     {"tern-bench comm --seconds", "how long is measured, and not what"},
 };
@@ -52,7 +53,7 @@ std::set<std::string> options_in_help() {
 /// Those that the tables have a row for, and those that the names of this program's cases begin with, which may go on over several lines.
 std::set<std::string> tested_options() {
   std::set<std::string> options;
-  std::vector<FlagTable> tables{translate_train(), recall_train(), compile_table()};
+  std::vector<FlagTable> tables{translate_train(), recall_train(), compile_table(), mixers_table()};
   for (const auto& more : {recall_tables(), bench_tables(), comm_tables()}) tables.insert(tables.end(), more.begin(), more.end());
   const std::regex flag("(?:^| )(--[a-z0-9-]+)");
   for (const FlagTable& table : tables) {

@@ -104,6 +104,7 @@ const FlagTable& recall_train();
 const std::vector<FlagTable>& recall_tables();
 const std::vector<FlagTable>& bench_tables();
 const FlagTable& compile_table();
+const FlagTable& mixers_table();
 const std::vector<FlagTable>& comm_tables();
 
 inline bool is_asked_for(const std::string& words) {
@@ -163,6 +164,11 @@ inline Seen both(const Seen& one, const Seen& other) {
     one(changed, plain);
     other(changed, plain);
   };
+}
+/// A command's rows.
+using Rows = std::vector<Json>;
+inline Seen rows(const std::function<void(const Rows&)>& check) {
+  return [=](const Ran& changed, const Ran&) { check(changed.rows()); };
 }
 /// A text of standard output.
 inline Seen says(const std::string& text) {
