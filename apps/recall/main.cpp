@@ -95,6 +95,7 @@ void add_sweep(CLI::App& app) {
   struct State {
     Arguments arguments;
     Grid grid;
+    std::int64_t jobs = 1;
   };
   const auto state = std::make_shared<State>();
   command
@@ -107,6 +108,8 @@ void add_sweep(CLI::App& app) {
   add_list(*command, "--widths", "widths (recall the preset's; mqar 64,128,256,512)", apps::whole_number(1, 65536), lists.widths);
   add_list(*command, "--seeds", "seeds (recall 1,2,3,4,5; mqar 1)", apps::seed_value(), lists.seeds);
   add_list(*command, "--lengths", "lengths of mqar, each with its pairs (64,128,256,512)", apps::whole_number(4, 100'000), lists.lengths);
+  add_list(*command, "--pairs", "pairs: of mqar one for each length, or one for all (4,8,16,64, else a sixteenth of the length); recall 50",
+           entry_of("pairs").check, lists.pairs);
   command
       ->add_option("--mixer", lists.mixers,
                    "of the tokens: all, which is each that train knows, or as train's; several for a model each (attention)")
@@ -114,7 +117,9 @@ void add_sweep(CLI::App& app) {
       ->check([](const std::string& text) { return text == "all" ? std::string() : entry_of("mixer").check(text); })
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_list(*command, "--lrs", "learning rates, tried in turn until one reaches --target (the preset's)", entry_of("lr").check, lists.lrs);
-  add_training(*command, state->arguments, {"layers", "width", "seed", "length", "mixer", "lr"});
+  apps::add_value(*command, "--jobs", state->jobs, "models that are trained at once, each on one CPU thread, or in a stream of the GPU",
+                  apps::whole_number(1, 1024), "N");
+  add_training(*command, state->arguments, {"layers", "width", "seed", "length", "pairs", "mixer", "lr"});
   command->callback([state] {
     const Options options = state->arguments.chosen();
     const bool is_mqar = options.task == "mqar";
@@ -128,7 +133,10 @@ void add_sweep(CLI::App& app) {
     fill(grid.seeds, is_mqar ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 2, 3, 4, 5});
     if (is_mqar) fill(grid.widths, {64, 128, 256, 512});
     if (is_mqar) fill(grid.lengths, {64, 128, 256, 512});
-    sweep(options, grid);
+    if (is_mqar && grid.pairs.size() > 1 && grid.pairs.size() != grid.lengths.size())
+      throw apps::UsageError(
+          fmt::format("--pairs: expected one for each of {} lengths, or one for all, but got {}", grid.lengths.size(), grid.pairs.size()));
+    sweep(options, grid, state->jobs);
   });
 }
 

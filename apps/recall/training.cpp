@@ -39,7 +39,7 @@ static std::vector<std::int64_t> count_targets(const Examples& examples, bool an
   return counts;
 }
 
-Training::Training(const Options& options, const DataSet& data, Device device, train::Run& run)
+Training::Training(const Options& options, const DataSet& data, Device device, train::Run& run, bool shows_progress)
     : options_(options),
       kernels_(options.use_fused_kernel),
       device_(device),
@@ -60,6 +60,7 @@ Training::Training(const Options& options, const DataSet& data, Device device, t
                                  .warmup = options_.warmup,
                                  .clip = options_.clip,
                                  .precision = precision(options_),
+                                 .shows_progress = shows_progress,
                                  .may_end_early = options_.target > 0 || options_.patience > 0,
                                  .profile = options_.profile,
                                  .compile = options_.compile};

@@ -20,7 +20,7 @@ class Training {
   };
 
   /// Initialises the model with this thread's generator. The options have to be checked. The run has to outlive it.
-  Training(const Options& options, const DataSet& data, Device device, train::Run& run);
+  Training(const Options& options, const DataSet& data, Device device, train::Run& run, bool shows_progress = true);
 
   /// The score on the test examples.
   Score test() { return score(test_); }

@@ -164,7 +164,7 @@ void Trainer::step(const UpdateBatch& batch) {
     finite_update_ = update_;
   }
   log();
-  if (line_.is_due()) line_.update(progress());
+  if (options_.shows_progress && line_.is_due()) line_.update(progress());
 }
 
 /// Averages the sums of the loss over the ranks. A collective.

@@ -79,6 +79,7 @@ struct TrainerOptions {
   double ema = 0;                                             ///< decay of Ema, whose averages are the model; 0: no averages
   Precision precision = Precision::fp32;                      ///< of the model and its updates
   const char* unit = "examples";                              ///< unit of UpdateBatch::items
+  bool shows_progress = true;                                 ///< a status line on stderr; trainings in several threads have none
   bool may_end_early = false;                                 ///< a validation may be enough: the time left is an upper bound
   std::int64_t profile = 0;                                   ///< updates to profile after the first ones; 0: none
   bool compile = false;                                       ///< updates are compiled: see compile(); for a single process

@@ -5,10 +5,10 @@ using namespace tern::programs::test;
 
 namespace {
 
-/// The rows of a sweep's table.
-std::vector<std::map<std::string, std::string>> rows_of(const Ran& sweep) {
+/// The rows of a table.
+std::vector<std::map<std::string, std::string>> rows_of(const fs::path& csv) {
   std::vector<std::map<std::string, std::string>> rows;
-  std::istringstream table(slurp(sweep.directory / "sweep/sweep.csv"));
+  std::istringstream table(slurp(csv));
   std::vector<std::string> names;
   for (std::string line; std::getline(table, line);) {
     std::vector<std::string> cells;
@@ -23,6 +23,8 @@ std::vector<std::map<std::string, std::string>> rows_of(const Ran& sweep) {
   }
   return rows;
 }
+
+std::vector<std::map<std::string, std::string>> rows_of(const Ran& sweep) { return rows_of(sweep.directory / "sweep/sweep.csv"); }
 
 std::vector<std::string> column(const Ran& sweep, const char* name) {
   std::vector<std::string> values;
@@ -39,7 +41,11 @@ std::string of_sweep(std::string words) {
 const Command& training() { return recall_train().command; }
 /// Lists are those of the cases.
 Command sweeping() { return {recall, "sweep --out OUT/sweep " + of_sweep(training().words.substr(training().words.find("--device")))}; }
-Command sweep_of_mqar() { return {recall, sweeping().words.substr(0, sweeping().words.find("--keys"))}; }
+Command sweep_of_mqar() {
+  std::string words = sweeping().words.substr(0, sweeping().words.find("--keys"));
+  const std::string pairs = "--pairs 5 ";
+  return {recall, words.erase(words.find(pairs), pairs.size())};
+}
 
 }  // namespace
 
@@ -112,7 +118,7 @@ TEST_CASE("tern-recall sweep --layers --widths --seeds --lengths --out --threads
   CHECK(std::set(params.begin(), params.end()).size() == 4);
   CHECK(std::set(losses.begin(), losses.end()).size() == 8);
   const Ran& lengths = ran(sweep_of_mqar(),
-                           "--task mqar --preset mqar --vocab 32 --epochs 1 --pairs 1 --layers 1 --widths 8 --seeds 1 "
+                           "--task mqar --preset mqar --vocab 32 --epochs 1 --layers 1 --widths 8 --seeds 1 "
                            "--lengths 16,32");
   CHECK(column(lengths, "length") == std::vector<std::string>{"16", "32"});
   CHECK(column(lengths, "pairs") == std::vector<std::string>{"1", "2"});
@@ -149,6 +155,65 @@ TEST_CASE("tern-recall sweep --mixer --lrs (models of several mixers, each with 
     table += std::string("mqar,2,8,0,16,1,1,9,") + row + "\n";
   spill(csv, table);
   CHECK(contains(done(run(recall, {"plot", csv.string()})).out, "8: 75.00% (70.00 to 80.00)"));
+}
+
+TEST_CASE("tern-recall sweep --pairs (of each length, of all, or of recall)") {
+  const std::string grid = "--epochs 1 --layers 1 --widths 8 --seeds 1 ", mqar = grid + "--task mqar --preset mqar --vocab 32 --heads 1 ";
+  CHECK(column(ran(sweep_of_mqar(), mqar + "--lengths 16,32 --pairs 2,3"), "pairs") == std::vector<std::string>{"2", "3"});
+  CHECK(column(ran(sweep_of_mqar(), mqar + "--lengths 16,32 --pairs 2"), "pairs") == std::vector<std::string>{"2", "2"});
+  CHECK(column(ran(sweeping(), grid + "--pairs 3,4"), "length") == std::vector<std::string>{"8", "10"});
+}
+
+/// A table without its times.
+static std::string without_seconds(const fs::path& csv) {
+  std::string text;
+  for (const auto& row : rows_of(csv)) {
+    for (const auto& [name, value] : row)
+      if (!name.starts_with("seconds")) text += name + " " + value + ", ";
+    text += "\n";
+  }
+  return text;
+}
+
+/// Four models, of which the first takes longest. Of those that reach the target with their first rate there is no second run.
+static const std::string several =
+    "--task mqar --preset mqar --vocab 32 --train-examples 300 --layers 1 --heads 1 --seeds 1 --lengths 48,16 --widths 8 --mixer attention "
+    "--mixer gla --lrs 0.03,1e-9 --target 0.2 --epochs 2 ";
+
+TEST_CASE("tern-recall sweep --jobs (models trained at once: the same table, in the same order)") {
+  const Ran &one = ran(sweep_of_mqar(), several), &three = ran(sweep_of_mqar(), several + "--jobs 3");
+  CHECK(rows_of(one).size() > 4);
+  CHECK(rows_of(one).size() < 8);
+  CHECK(without_seconds(three.directory / "sweep/sweep.csv") == without_seconds(one.directory / "sweep/sweep.csv"));
+  for (const char* picture : {"sweep/mqar.svg", "sweep/mqar-states.svg"})
+    CHECK(slurp(three.directory / picture) == slurp(one.directory / picture));
+  CHECK(contains(three.result.out, "8 runs on 3 jobs, each on 1 CPU thread"));
+  CHECK_FALSE(contains(one.result.out, "jobs"));
+}
+
+TEST_CASE("A sweep by several jobs goes on from what is there, in the order of its runs") {
+  const Ran& whole = ran(sweep_of_mqar(), several);
+  const fs::path part = whole.directory / "part";
+  fs::create_directories(part);
+  fs::copy_file(whole.directory / "sweep/sweep.json", part / "sweep.json");
+  std::istringstream lines(slurp(whole.directory / "sweep/sweep.csv"));
+  std::string head, third;
+  std::getline(lines, head);
+  for (int i = 0; i < 3; ++i) std::getline(lines, third);
+  spill(part / "sweep.csv", head + "\n" + third + "\n");
+  Arguments arguments = {"sweep", "--out", part.string()};
+  std::istringstream words(sweep_of_mqar().words.substr(sweep_of_mqar().words.find("--device")) + several + "--jobs 2");
+  for (std::string word; words >> word;) arguments.push_back(word);
+  CHECK(contains(done(run(recall, arguments)).out, "; 1 are done"));
+  CHECK(contains(slurp(part / "sweep.csv"), third));
+  CHECK(without_seconds(part / "sweep.csv") == without_seconds(whole.directory / "sweep/sweep.csv"));
+}
+
+TEST_CASE("A sweep by several jobs ends with the first error") {
+  // Of a rate that no float survives.
+  Ran broken(sweep_of_mqar(), several + "--jobs 2 --lrs 1e12 --clip 0 --precision fp32");
+  CHECK(broken.result.code == 1);
+  CHECK(contains(broken.result.err, "stopped being finite"));
 }
 
 TEST_CASE("tern-recall plot --out (where the picture goes)") {
