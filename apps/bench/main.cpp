@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::bench::add_step(app);
   tern::bench::add_compile(app);
+  tern::bench::add_rules(app);
   tern::bench::add_memory(app);
   tern::bench::add_ops(app);
   tern::bench::add_attention(app);

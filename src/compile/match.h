@@ -47,6 +47,7 @@ class Pattern {
   std::optional<Match> match(const std::vector<Call>& calls, const std::vector<std::vector<std::size_t>>& uses, std::size_t first) const;
 
   std::size_t size() const { return program_.calls().size(); }
+  const std::vector<Call>& calls() const { return program_.calls(); }
   std::size_t argument(std::size_t index) const { return arguments_[index]; }  ///< its block
   std::size_t result(std::size_t index) const { return results_[index]; }      ///< its block
   /// Call that writes a block.

@@ -35,6 +35,7 @@ SMALL = {
     ("tern-recall", "hardcoded"): "--vocab 5 --length 4 --examples 1",
     ("tern-bench", "step"): "--model ar --batch 1 --length 8 --vocab 100 --steps 1 --warmup 0",
     ("tern-bench", "compile"): "--model char --batch 1 --length 4 --width 8 --layers 1 --vocab 11 --pass forward --seconds 1e-6",
+    ("tern-bench", "rules"): "--ops 1",
     ("tern-bench", "ops"): "--op adamw --dtype fp32 --seconds 1e-6",
     ("tern-bench", "conv1d"): "--dtype fp32 --taps 3 --seconds 1e-6",
 }

@@ -67,6 +67,11 @@ def main():
     write("kernels", "flipped", b"\x01\x20\x00\x01" + b"code" * 50)
     write("kernels", "as-it-is", b"\x00\x00\x00\x00" + kernel(b"code"))
     write("kernels", "of-nothing", b"\x00\x00\x00\x00" + kernel(b""))
+
+    write("rules", "certified", b"# rules\n(neg (neg a)) => a ; exact ; fingerprint 4fe3f662f3fe56fb ; error 0\n"
+                                b"(div b (sqrt a)) => (mul b (rsqrt a)) ; sound ; fingerprint 3eeb973953a9e9e3 ; error 1.66\n")
+    write("rules", "of-all-ops", b"(matmul (transpose (concat a b)) (scale s (split0 (widen c)))) => (add a v) ; sound\r\n\n"
+                                 b"  (max (maxr a) (sum (scale -0.25 (exp w)))) => (relu (sub a (log (narrow w)))) ; exact # and more\n")
     write("gzip", "raw", b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x4b\x4c\xe4\x02\x00\x07\xa1\xea\xdd\x02\x00\x00\x00")
 
 

@@ -22,6 +22,7 @@ const std::map<std::string, std::string> without_effect = {
     {"tern-recall sweep --activation-checkpointing", "its runs are those of train, whose weights it leaves as they are, bit for bit"},
     {"tern-bench step --capture", "a CUDA graph: without a GPU a captured step runs as written"},
     {"tern-bench compile --seconds", "how long is measured, and not what"},
+    {"tern-bench rules --threads", "the rules do not depend on the number of threads"},
     {"tern-bench ops --seconds", "how long is measured, and not what"},
     {"tern-bench attention --seconds", "how long is measured, and not what"},
     {"tern-bench attention --precision", "of products on a GPU alone; ops/attention_cuda_test"},
