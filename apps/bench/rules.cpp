@@ -16,6 +16,7 @@
 #include "substitutions/firing.h"
 #include "substitutions/search.h"
 #include "tensor/context.h"
+#include "text/unicode.h"
 
 namespace tern::bench {
 namespace {
@@ -29,8 +30,9 @@ struct Options {
 };
 
 /// Judges the rules of a file, and prints those that do not hold. The others, for what comes next.
-std::vector<Rule> check(Terms& terms, const std::string& file) {
-  std::vector<Rule> rules = read_rules(io::read_file(file), file, terms);
+std::vector<Rule> check(Terms& terms, const std::string& path) {
+  std::vector<Rule> rules = read_rules(io::read_file(path), path, terms);
+  const std::string file = text::printable(path);
   if (rules.empty()) throw apps::UsageError(fmt::format("{}: expected rules but got none: write one with --out", file));
   const Judge judge;
   std::vector<std::string> faults(rules.size());

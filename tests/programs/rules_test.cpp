@@ -57,6 +57,8 @@ TEST_CASE("tern-bench rules --out --check (the text of rules)") {
   CHECK(broken.code == 2);
   CHECK(lines(broken.err) == 1);
   CHECK(contains(broken.err, "found.rules:1: expected ) but got =>: write a rule as (neg (neg a)) => a ; exact"));
+  tern::test::spill(directory / "a\x1b.rules", "(neg a) => a ; sound\n");
+  CHECK(contains(run(bench, {"rules", "--check", directory / "a\x1b.rules"}).out, "a\\x1b.rules:1: (neg a) => a: rejected: "));
   tern::test::spill(file, "# nothing\n");
   CHECK(run(bench, {"rules", "--check", file}).code == 2);
 }
