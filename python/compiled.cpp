@@ -2,7 +2,6 @@
 #include <nanobind/stl/string.h>
 
 #include <limits>
-#include <mutex>
 
 #include "binding.h"
 #include "compile/compile.h"
@@ -11,12 +10,13 @@ namespace tern::python {
 
 namespace {
 
-/// The programs of a function. One thread at a time calls it; the others wait.
+/// The programs of a function.
 class Programs {
  public:
   // Results are the caller's, however large.
   Programs(const DeviceLike& device, bool fuse)
-      : programs_(device.get(), {.fuse = fuse, .copied_bytes = std::numeric_limits<std::int64_t>::max()}) {}
+      : programs_(std::make_shared<compiler::Programs>(
+            device.get(), CompileOptions{.fuse = fuse, .copied_bytes = std::numeric_limits<std::int64_t>::max()})) {}
 
   nb::object call(const nb::callable& f, const nb::args& arguments) {
     Tensors inputs;
@@ -29,8 +29,7 @@ class Programs {
     Tensors results;
     {
       const nb::gil_scoped_release released;
-      const std::scoped_lock alone(mutex_);
-      results = programs_.call(
+      results = programs_->call(
           [&](const Tensors& in) {
             const nb::gil_scoped_acquire held;
             return listed(f(*nb::tuple(nb::cast(in))));
@@ -40,15 +39,15 @@ class Programs {
     return given_back(results);
   }
 
-  void forget() { programs_.forget(); }
-  std::size_t size() const { return programs_.size(); }
-  std::int64_t runs() const { return programs_.runs(); }
-  std::string report() const { return programs_.report(); }
+  void forget() { programs_->forget(); }
+  std::size_t size() const { return programs_->size(); }
+  std::int64_t runs() const { return programs_->runs(); }
+  std::string report() const { return programs_->report(); }
   std::string text(const std::string& stage) const {
-    if (stage == "kernels") return programs_.text(Stage::kernels);
-    if (stage == "groups") return programs_.text(Stage::groups);
-    if (stage == "memory") return programs_.text(Stage::memory);
-    if (stage == "code") return programs_.text(Stage::code);
+    if (stage == "kernels") return programs_->text(Stage::kernels);
+    if (stage == "groups") return programs_->text(Stage::groups);
+    if (stage == "memory") return programs_->text(Stage::memory);
+    if (stage == "code") return programs_->text(Stage::code);
     fail("compile", "expected a stage, kernels, groups, memory or code, but got " + stage);
   }
 
@@ -84,8 +83,7 @@ class Programs {
     return is_list ? list : nb::tuple(list);
   }
 
-  std::recursive_mutex mutex_;  // a function may call itself by another name
-  compiler::Programs programs_;
+  std::shared_ptr<compiler::Programs> programs_;
 };
 
 }  // namespace

@@ -44,6 +44,7 @@ def compile(f: typing.Callable[..., typing.Any], device: typing.Any = None, *, f
     """Compiles a function of tensors on a device that returns a tensor, a tuple or list of them, or None: a step of training, a forward pass.
     Of each kind of call (dtypes and shapes of arguments, modes) two run as written and are noted and compared; later ones run the kernels that
     were noted, without Python. The function must do the same work each time: what changes is kept in a tensor from outside and written in
-    place. Results have no history, and are those as written bit for bit, but for the order of sums that `fuse` joins. An Error names what a program could not do again: item(), a number that
-    is another one, a tensor that was replaced."""
+    place. Results are those as written bit for bit, but for the order of sums that `fuse` joins, and can be differentiated, once for each call;
+    call the function under no_grad where no backward pass follows. An Error names what a program could not do again: item(), a number that is
+    another one, a tensor that was replaced."""
     return Compiled(f, device, fuse)

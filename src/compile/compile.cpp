@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "autodiff/autograd_state.h"
+#include "autodiff/engine.h"
 #include "compile/trace.h"
 #include "ops/autocast.h"
 #include "ops/factory.h"
@@ -16,6 +20,7 @@ namespace tern::compiler {
 namespace {
 
 constexpr std::size_t max_programs = 64;
+constexpr std::int64_t max_waiting = 32;  // calls of one kind before their backward passes that have programs
 
 /// True for the calls of a kind of arguments, counted from the first traced one, that are traced and compared with it: 2, 10, 100, 1000,
 /// ...
@@ -36,7 +41,8 @@ std::vector<std::int64_t> key_of(const Tensors& arguments) {
   return key;
 }
 
-Tensors for_caller(const Tensors& results, std::int64_t copied_bytes) {
+/// Results of a program, copied if they are small.
+Tensors for_caller(std::span<const Tensor> results, std::int64_t copied_bytes) {
   const NoGrad unrecorded;
   Tensors given;
   for (const Tensor& x : results) {
@@ -46,11 +52,103 @@ Tensors for_caller(const Tensors& results, std::int64_t copied_bytes) {
   return given;
 }
 
+/// A tensor that results have a gradient for: an argument, or a leaf from outside.
+struct Source {
+  std::size_t argument = 0;  ///< of no leaf
+  Tensor leaf;
+};
+/// The history of a function's results.
+struct History {
+  std::vector<Source> sources;
+  std::vector<std::size_t> results;  ///< those that have one
+};
+
+/// The history of results, back to the arguments and to leaves. It began after the node of that number; a result whose history a backward
+/// pass has freed has none.
+History history_of(const Tensors& results, const Tensors& arguments, std::uint64_t begin) {
+  History history;
+  std::unordered_set<const Node*> seen;
+  std::unordered_map<const Node*, std::size_t> ends;
+  std::vector<Ref<Node>> roots;  // a leaf that only results are has no node otherwise
+  for (std::size_t i = 0; i < arguments.size(); ++i)
+    if (const Ref<Node>& node = roots.emplace_back(edge_of(arguments[i]).node)) ends.emplace(node.get(), i);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    std::vector<const Node*> path, sources;
+    std::unordered_set<const Node*> new_ones;
+    bool is_free = false;
+    const auto visit = [&](const Ref<Node>& node) {
+      if (node && !seen.contains(node.get()) && new_ones.insert(node.get()).second) path.push_back(node.get());
+    };
+    const Ref<Node> root = roots.emplace_back(edge_of(results[i]).node);
+    visit(root);
+    while (!path.empty()) {
+      const Node* const node = path.back();
+      path.pop_back();
+      is_free |= node->released;
+      if (ends.contains(node) || node->leaf()) {
+        sources.push_back(node);
+        continue;
+      }
+      if (node->sequence < begin)
+        fail("compile", std::string("expected results of arguments and leaves but got a history from outside, of ") + node->op +
+                            ": pass its tensor as an argument");
+      for (const Edge& edge : node->next) visit(edge.node);
+    }
+    if (!root || is_free) continue;
+    seen.merge(new_ones);
+    history.results.push_back(i);
+    for (const Node* const node : sources) {
+      const auto argument = ends.find(node);
+      history.sources.push_back(argument != ends.end() ? Source{argument->second, {}} : Source{0, *node->leaf()});
+    }
+  }
+  return history;
+}
+
+/// Runs a function on copies of its arguments, or on those themselves that need a gradient. Only results with a history that a backward
+/// pass can follow keep it: nodes that live on with others would have those of the next call run in another order.
+Tensors as_written(const Programs::Function& f, const Tensors& arguments) {
+  Tensors given = detail::copies_of(arguments);
+  for (std::size_t i = 0; i < given.size(); ++i)
+    if (given[i].defined() && context().grad && arguments[i].requires_grad()) given[i] = arguments[i];
+  Tensors results = f(given);
+  const History history = history_of(results, given, 0);
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (results[i].defined() && std::find(history.results.begin(), history.results.end(), i) == history.results.end())
+      results[i] = results[i].detach();
+  return results;
+}
+
+Tensors without_history(const Tensors& results) {
+  Tensors detached;
+  for (const Tensor& x : results) detached.push_back(x.defined() ? x.detach() : x);
+  return detached;
+}
+
 }  // namespace
 
+// Note [Backward of programs]
+// Results with a history have one in which the call is a single node, from the arguments and leaves that they were computed from. Its
+// backward runs the second part of the program (Note [Programs]), whose gradients are copies. A traced call runs as written, its backward
+// pass too: the trace is left open until the pass, and ends without one when the results are gone. What a call keeps for its backward pass
+// is in its program, so a call of the same kind before the pass has a program of its own.
 struct Programs::Entry {
+  /// A traced call before its backward pass.
+  struct Open {
+    std::unique_ptr<Trace> trace;
+    Tensors results;  ///< with their history
+  };
   std::optional<Program> program;
-  std::unique_ptr<backend::Graph> graph;
+  std::unique_ptr<backend::Graph> graph, backward_graph;
+  std::optional<Open> open;
+  History history;               ///< of the last trace
+  std::size_t results = 0;       ///< number of the function's
+  std::weak_ptr<bool> backward;  ///< of the last call: true once its pass has begun; gone with the history of its results
+  /// True if the backward pass of the last call can still come.
+  bool awaits_backward() const {
+    const std::shared_ptr<bool> begun = backward.lock();
+    return begun && !*begun;
+  }
   CompileCounts counts;            ///< of all its traces
   std::int64_t calls = 0;          ///< from the first traced one
   std::int64_t moves = 0;          ///< calls that found gradients in other memory than the program has
@@ -59,26 +157,28 @@ struct Programs::Entry {
   std::uint64_t seed = 0;          ///< of the graph, in whose kernels that draw it is a constant
 };
 
+struct Programs::Lock {
+  std::recursive_mutex mutex;  // a function may call itself by another name
+};
+
 Programs::Programs(Device device, CompileOptions options)
-    : device_(device), options_(options), stream_(with_backend(device, [&](auto dev) { return backend::graph_stream(dev, device); })) {}
+    : lock_(std::make_unique<Lock>()),
+      device_(device),
+      options_(options),
+      stream_(with_backend(device, [&](auto dev) { return backend::graph_stream(dev, device); })) {}
 Programs::~Programs() = default;
-Programs::Programs(Programs&&) noexcept = default;
-Programs& Programs::operator=(Programs&&) noexcept = default;
 
 void Programs::forget() { entries_.clear(), arena_ = nullptr; }
 std::size_t Programs::size() const { return entries_.size(); }
 
 Tensors Programs::call(const Function& f, const Tensors& arguments) {
+  const std::scoped_lock alone(lock_->mutex);
   for (const Tensor& x : arguments) {
     if (!x.defined()) continue;
     if (x.device() != device_) fail("compile", "expected arguments on " + to_string(device_) + " but got one on " + to_string(x.device()));
     if (detail::carries_tangent(x)) fail("compile", "expected arguments without tangents: within jvp call the function itself");
   }
   if (context().recording || Trace::is_active()) return f(arguments);  // a part of what another one keeps
-  for (const Tensor& x : arguments)
-    if (x.defined() && context().grad && x.requires_grad())
-      fail("compile", "expected arguments that need no gradient but got one of shape " + to_string(x.shape()) +
-                          " that does: call backward within the function, and pass a parameter by reference");
   // On a GPU all calls run on the stream of the graphs, so that each sees what the one before has written.
   std::optional<detail::OnStream> here;
   if (stream_) here.emplace(stream_->get());
@@ -93,102 +193,207 @@ Tensors Programs::call(const Function& f, const Tensors& arguments) {
 }
 
 Tensors Programs::run(const Function& f, const Tensors& arguments) {
-  if (!has_run_) {  // libraries load their kernels, optimizers create their moments
-    has_run_ = true;
-    Tensors results = f(detail::copies_of(arguments));
-    // Nodes that live on with a caller's result would have others run in another order in the next call.
-    for (Tensor& x : results)
-      if (x.defined()) x = x.detach();
-    return results;
-  }
-  Entry& entry = entry_for(key_of(arguments));
-  ++entry.calls;
-  if (entry.calls == 1 || is_compared(entry.calls) || !entry.program->finds_memory() || !entry.program->finds_versions())
-    return for_caller(trace(entry, f, arguments), options_.copied_bytes);
-  entry.program->check(arguments);
-  replay(entry, arguments);
+  if (!std::exchange(has_run_, true)) return as_written(f, arguments);  // libraries load their kernels, optimizers create their moments
+  std::vector<std::int64_t> key = key_of(arguments);
+  for (const Tensor& x : arguments) key.push_back(x.defined() && context().grad && x.requires_grad());
+  const std::shared_ptr<Entry> entry = entry_for(std::move(key));
+  if (!entry) return as_written(f, arguments);
+  if (entry->open) end_without_backward(*entry);
+  ++entry->calls;
+  if (entry->calls == 1 || is_compared(entry->calls) || !entry->program->finds_memory() || !entry->program->finds_versions())
+    return trace(entry, f, arguments);
+  Program& program = *entry->program;
+  program.check(arguments);
+  replay(*entry, arguments, Part::forward);
   ++runs_;
-  entry.program->settle();
-  return for_caller(entry.program->results(), options_.copied_bytes);
+  program.settle();
+  return with_history(entry, for_caller({program.results().data(), entry->results}, options_.copied_bytes), arguments);
 }
 
-Programs::Entry& Programs::entry_for(Key key) {
+/// The entry for a kind of call; null if so many calls of that kind wait for their backward pass that this one runs as written.
+std::shared_ptr<Programs::Entry> Programs::entry_for(Key key) {
   // Kinds of arguments differ by the gradients that leaves have as well: none at the first of several passes, a sum at the others.
   constexpr std::int64_t max_kinds = 8;
-  for (key.push_back(0); key.back() < max_kinds; ++key.back())
-    if (const auto found = entries_.find(key); found == entries_.end() || !found->second.program || found->second.program->finds_sums())
-      break;
-  if (key.back() == max_kinds) key.back() = 0, entries_.erase(key);
-  if (const auto found = entries_.find(key);
-      found != entries_.end() && found->second.program && found->second.mode_changes != mode_changes())
-    entries_.erase(found);
+  key.push_back(0);
+  auto found = entries_.find(key);
+  for (std::int64_t others = 0; found != entries_.end(); found = entries_.find(key)) {
+    const Entry& entry = *found->second;
+    if (!entry.awaits_backward()) {
+      bool fits = !entry.program || entry.program->finds_sums();
+      if (fits ? entry.program && entry.mode_changes != mode_changes() : ++others == max_kinds) entries_.erase(found), fits = true;
+      if (fits) break;
+    }
+    if (++key.back() == max_waiting) return nullptr;
+  }
   if (entries_.size() >= max_programs && !entries_.contains(key))
     entries_.erase(std::min_element(entries_.begin(), entries_.end(),
-                                    [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
-  Entry& entry = entries_[key];
-  entry.last_use = ++calls_;
+                                    [](const auto& a, const auto& b) { return a.second->last_use < b.second->last_use; }));
+  std::shared_ptr<Entry>& entry = entries_[key];
+  if (!entry) entry = std::make_shared<Entry>();
+  entry->last_use = ++calls_;
   return entry;
 }
 
-Tensors Programs::trace(Entry& entry, const Function& f, const Tensors& arguments) {
-  // The first passes after gradients were dropped put them elsewhere; those that move at each call are an error.
-  constexpr std::int64_t max_moves = 8;
+Tensors Programs::trace(const std::shared_ptr<Entry>& entry, const Function& f, const Tensors& arguments) {
   try {
-    if (entry.program && !entry.program->finds_memory()) ++entry.moves;
+    if (entry->program && !entry->program->finds_memory()) ++entry->moves;
     std::vector<Program*> unedited;
     for (auto& [key, other] : entries_)
-      if (other.program && other.program->finds_versions()) unedited.push_back(&*other.program);
+      if (other->program && other->program->finds_versions()) unedited.push_back(&*other->program);
     const bool is_gpu = device_.type == DeviceType::cuda || options_.as_on_gpu;
-    Trace trace(detail::copies_of(arguments), device_, !options_.fuse ? Grouping::none : is_gpu ? Grouping::of_gpu : Grouping::of_cpu);
-    Tensors results = f(trace.inputs());
+    Tensors copies = detail::copies_of(arguments);
+    for (std::size_t i = 0; i < copies.size(); ++i)
+      if (copies[i].defined() && context().grad && arguments[i].requires_grad()) copies[i].set_requires_grad();
+    const std::uint64_t begin = Node::next_sequence();
+    auto trace = std::make_unique<Trace>(std::move(copies), device_,
+                                         !options_.fuse ? Grouping::none
+                                         : is_gpu       ? Grouping::of_gpu
+                                                        : Grouping::of_cpu);
+    Tensors results = f(trace->inputs());
     write_lazy_zeros();
-    Program program = trace.finish(std::move(results));
-    program.check(arguments);
-    for (Program* const other : unedited) other->note_versions();  // this call's edits are the function's own
-    if (program.mends()) {
-      --entry.calls;
-      if (entry.program) entry.program->note_versions();
-      return program.results();
+    trace->suspend();
+    entry->results = results.size();
+    entry->history = history_of(results, trace->inputs(), begin);
+    const Tensors found = without_history(results);
+    if (entry->history.sources.empty()) {
+      results.clear();
+      Program program = trace->finish(found);
+      program.check(arguments);
+      keep(*entry, std::move(program));
+    } else {
+      entry->open.emplace(std::move(trace), std::move(results));
     }
-    if (entry.program)
-      if (const std::string found = entry.program->difference(program, entry.moves <= max_moves); !found.empty())
-        fail("compile", "expected a function that does the same at each call but got, in " + found);
-    entry.graph = nullptr;
-    entry.program = std::move(program);
-    entry.counts.add(entry.program->counts());
-    entry.mode_changes = mode_changes();  // those of the function itself are in the program
-    return entry.program->results();
+    for (Program* const other : unedited) other->note_versions();  // this call's edits are the function's own
+    return with_history(entry, for_caller(found, options_.copied_bytes), arguments);
   } catch (...) {
-    entry = {};  // the next call begins anew
+    *entry = {};  // the next call begins anew
     throw;
   }
 }
 
-void Programs::replay(Entry& entry, const Tensors& arguments) {
+/// Keeps the program of a traced call, which must be that of the traced calls before.
+void Programs::keep(Entry& entry, Program program) {
+  // The first passes after gradients were dropped put them elsewhere; those that move at each call are an error.
+  constexpr std::int64_t max_moves = 8;
+  if (program.mends()) {
+    --entry.calls;
+    if (entry.program) entry.program->note_versions();
+    return;
+  }
+  if (entry.program && entry.program->has_backward() != program.has_backward()) {
+    if (entry.program->has_backward()) return;
+    entry.calls = 1;
+  } else if (entry.program) {
+    if (const std::string found = entry.program->difference(program, entry.moves <= max_moves); !found.empty())
+      fail("compile", "expected a function that does the same at each call but got, in " + found);
+  }
+  entry.graph = nullptr;
+  entry.backward_graph = nullptr;
+  entry.program = std::move(program);
+  entry.counts.add(entry.program->counts());
+  entry.mode_changes = mode_changes();  // those of the function itself are in the program
+}
+
+/// Ends the trace of a call whose results are gone.
+void Programs::end_without_backward(Entry& entry) {
+  try {
+    const std::unique_ptr<Trace> trace = std::move(entry.open->trace);
+    Tensors results = without_history(entry.open->results);
+    entry.open.reset();  // and with it what the history kept
+    keep(entry, trace->finish(std::move(results)));
+  } catch (...) {
+    entry = {};
+    throw;
+  }
+}
+
+Tensors Programs::with_history(const std::shared_ptr<Entry>& entry, Tensors results, const Tensors& arguments) {
+  if (entry->history.sources.empty()) return results;
+  Tensors sources, outputs;
+  for (const Source& x : entry->history.sources) sources.push_back(x.leaf.defined() ? x.leaf : arguments[x.argument]);
+  for (const std::size_t i : entry->history.results) outputs.push_back(results[i] = results[i].detach());
+  const auto begun = std::make_shared<bool>(false);
+  if (entry->open || entry->program->has_backward()) entry->backward = begun;
+  detail::end_call(
+      {"compiled"}, outputs, sources, {},
+      [self = shared_from_this(), entry, begun](const Backward& call) {
+        const std::scoped_lock alone(self->lock_->mutex);
+        if (context().grad) fail("compile", "expected no create_graph, as its gradients have no history: call the function itself");
+        if (std::exchange(*begun, true)) fail("compile", "expected one backward pass for each call but got a second one");
+        if (entry->backward.lock() != begun) {
+          if (!entry->awaits_backward()) *entry = {};  // the next call is traced
+          fail("compile",
+               "expected a backward pass of the first two calls of a kind, or of none, but got one of a later call: call it under NoGrad "
+               "where no pass follows");
+        }
+        return self->backward(*entry, {call.grads().begin(), call.grads().end()});
+      },
+      nullptr);
+  return results;
+}
+
+Tensors Programs::backward(Entry& entry, const Tensors& gradients) {
+  try {
+    std::optional<detail::OnStream> here;
+    if (stream_) here.emplace(stream_->get());
+    const Tensors& results = entry.open ? entry.open->results : entry.program->results();
+    Tensors given, outputs;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const Tensor& result = outputs.emplace_back(results[entry.history.results[i]]);
+      given.push_back(gradients[i].defined() ? gradients[i] : zeros_like(result.detach()));
+    }
+    Tensors found;
+    if (entry.open) {
+      Entry::Open open = std::move(*std::exchange(entry.open, std::nullopt));
+      given = detail::copies_of(given);
+      Tensors sources;
+      for (const Source& x : entry.history.sources) sources.push_back(x.leaf.defined() ? x.leaf : open.trace->inputs()[x.argument]);
+      open.trace->resume(given);
+      found = grad(outputs, sources, given);
+      open.trace->suspend();
+      outputs.clear();
+      Tensors all = without_history(open.results);
+      open.results.clear();
+      all.insert(all.end(), found.begin(), found.end());
+      keep(entry, open.trace->finish(std::move(all)));
+    } else {
+      entry.program->check_kept();
+      replay(entry, given, Part::backward);
+      found.assign(entry.program->results().begin() + static_cast<std::ptrdiff_t>(entry.results), entry.program->results().end());
+    }
+    found = detail::copies_of(found);  // a leaf may take its gradient
+    if (here) here->finish();
+    return found;
+  } catch (...) {
+    entry = {};
+    throw;
+  }
+}
+
+void Programs::replay(Entry& entry, const Tensors& arguments, Part part) {
   const NoGrad unrecorded;
   Program& program = *entry.program;
   // A graph takes as long as a few launches, and reads copies of the arguments.
   constexpr std::size_t few = 4;
   if (!stream_ || program.steps() <= few) {
     give_memory(program);
-    program.bind(arguments);
-    return program.run();
+    program.bind(arguments, part);
+    return program.run(part);
   }
-  if (!entry.graph || (program.draws() && entry.seed != context().generator.seed())) record(entry);
+  if (part == Part::forward && (!entry.graph || (program.draws() && entry.seed != context().generator.seed()))) record(entry);
+  const std::size_t first = part == Part::forward ? 0 : program.arguments();
   Tensors sources;
   std::vector<const void*> places;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (!program.reads(i)) continue;
+    if (!program.reads(first + i)) continue;
     if (places.size() >= backend::GraphStream::max_inputs) {
-      copy_(program.inputs()[i], arguments[i]);
+      copy_(program.inputs()[first + i], arguments[i]);
       continue;
     }
     sources.push_back(contiguous(arguments[i]));
     places.push_back(sources.back().view().data);
   }
-  Generator& generator = context().generator;
-  entry.graph->launch(places, generator.position());
-  program.advance();
+  (part == Part::forward ? entry.graph : entry.backward_graph)->launch(places, program.advance(part));
 }
 
 /// Gives a program the memory that all share, which grows to what the largest needs.
@@ -196,7 +401,7 @@ void Programs::give_memory(Program& program) {
   if (!arena_ || arena_->bytes() < program.arena_bytes()) {
     arena_ = nullptr;
     for (auto& [key, entry] : entries_)
-      if (entry.program && !entry.graph) entry.program->use(nullptr);
+      if (entry->program && !entry->graph) entry->program->use(nullptr);
     arena_ = make_ref<Storage>(program.arena_bytes(), context().stream(device_));
   }
   program.use(arena_);
@@ -205,10 +410,6 @@ void Programs::give_memory(Program& program) {
 void Programs::record(Entry& entry) {
   Program& program = *entry.program;
   if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
-  std::vector<backend::GraphStream::Input> inputs;
-  for (std::size_t i = 0; i < program.inputs().size(); ++i)
-    if (const Tensor& x = program.inputs()[i]; program.reads(i) && inputs.size() < backend::GraphStream::max_inputs)
-      inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
   give_memory(program);
   program.link();
   program.write_addresses();
@@ -218,8 +419,16 @@ void Programs::record(Entry& entry) {
   const Generator before = generator;
   generator.set_position(0);
   generator.set_base(static_cast<const std::uint64_t*>(position_.view().data));
+  const auto graph_of = [&](Part part, std::size_t first, std::size_t end) {
+    std::vector<backend::GraphStream::Input> inputs;
+    for (std::size_t i = first; i < end; ++i)
+      if (const Tensor& x = program.inputs()[i]; program.reads(i) && inputs.size() < backend::GraphStream::max_inputs)
+        inputs.push_back({x.view().data, static_cast<std::size_t>(x.numel()) * size_of(x.dtype())});
+    return stream_->record([&] { program.run(part); }, inputs, static_cast<std::uint64_t*>(position_.view().data));
+  };
   try {
-    entry.graph = stream_->record([&] { program.run(); }, inputs, static_cast<std::uint64_t*>(position_.view().data));
+    entry.graph = graph_of(Part::forward, 0, program.arguments());
+    if (program.has_backward()) entry.backward_graph = graph_of(Part::backward, program.arguments(), program.inputs().size());
   } catch (...) {
     generator = before;
     throw;
@@ -230,20 +439,23 @@ void Programs::record(Entry& entry) {
 std::string Programs::report() const {
   std::string text = fmt::format("{} program{}\n", entries_.size(), entries_.size() == 1 ? "" : "s");
   for (const auto& [key, entry] : entries_) {
-    if (!entry.program) continue;
+    if (!entry->program) continue;
     std::string arguments;
-    for (const Tensor& x : entry.program->inputs())
+    for (const Tensor& x : entry->program->inputs())
       arguments += fmt::format("{}{}", arguments.empty() ? "" : ", ",
                                x.defined() ? fmt::format("{} {}", name(x.dtype()), to_string(x.shape())) : "none");
-    text += fmt::format("({}): {} kernels in {} steps, arena {:.1f} MiB for {:.1f} MiB, {} calls{}\n", arguments, entry.program->size(),
-                        entry.program->steps(), static_cast<double>(entry.program->arena_bytes()) / (1 << 20),
-                        static_cast<double>(entry.program->inner_bytes()) / (1 << 20), entry.calls,
-                        entry.graph ? fmt::format(", a graph of {} nodes", entry.graph->nodes()) : "");
-    if (entry.program->generated() > 0)
-      text += fmt::format("  {} kernels generated: {} compiled and {} from the cache in {:.2f} s\n", entry.program->generated(),
-                          entry.counts.compiled, entry.counts.kept, entry.counts.seconds);
-    if (entry.program->not_generated() > 0)
-      text += fmt::format("  {} groups run op by op: {}\n", entry.program->not_generated(), entry.program->failure());
+    text += fmt::format("({}): {} kernels in {} steps, arena {:.1f} MiB for {:.1f} MiB, {} calls{}\n", arguments, entry->program->size(),
+                        entry->program->steps(), static_cast<double>(entry->program->arena_bytes()) / (1 << 20),
+                        static_cast<double>(entry->program->inner_bytes()) / (1 << 20), entry->calls,
+                        entry->graph ? fmt::format(", a graph of {} nodes", entry->graph->nodes()) : "");
+    if (entry->program->has_backward())
+      text += fmt::format("  {} of the steps are its backward pass, for which {:.1f} MiB are kept\n", entry->program->steps(Part::backward),
+                          static_cast<double>(entry->program->kept_bytes()) / (1 << 20));
+    if (entry->program->generated() > 0)
+      text += fmt::format("  {} kernels generated: {} compiled and {} from the cache in {:.2f} s\n", entry->program->generated(),
+                          entry->counts.compiled, entry->counts.kept, entry->counts.seconds);
+    if (entry->program->not_generated() > 0)
+      text += fmt::format("  {} groups run op by op: {}\n", entry->program->not_generated(), entry->program->failure());
   }
   return text;
 }
@@ -251,7 +463,7 @@ std::string Programs::report() const {
 const Program* Programs::latest() const {
   const Entry* latest = nullptr;
   for (const auto& [key, entry] : entries_)
-    if (entry.program && (!latest || entry.last_use > latest->last_use)) latest = &entry;
+    if (entry->program && (!latest || entry->last_use > latest->last_use)) latest = entry.get();
   return latest ? &*latest->program : nullptr;
 }
 

@@ -39,18 +39,15 @@ struct CompileOptions {
 namespace compiler {
 
 class Program;
+enum class Part : std::uint8_t;
 
-/// The programs of one function (Note [Programs] in compile/program.h), one for each kind of arguments.
-class Programs {
+/// The programs of one function (Note [Programs] in compile/program.h), one for each kind of arguments. Threads take turns.
+class Programs : public std::enable_shared_from_this<Programs> {
  public:
   using Function = std::function<Tensors(const Tensors&)>;  ///< the function, of a list
   /// Without programs, for a function on the device.
   explicit Programs(Device device, CompileOptions options = {});
   ~Programs();
-  /// @{
-  Programs(Programs&&) noexcept;  ///< moves the programs too
-  Programs& operator=(Programs&&) noexcept;
-  /// @}
 
   /// Calls f, which is the same at each call, or runs its program: see Compiled::operator().
   Tensors call(const Function& f, const Tensors& arguments);
@@ -66,20 +63,26 @@ class Programs {
 
  private:
   struct Entry;
+  struct Lock;
   using Key = std::vector<std::int64_t>;
 
   Tensors run(const Function& f, const Tensors& arguments);
-  Entry& entry_for(Key key);
+  std::shared_ptr<Entry> entry_for(Key key);
   const Program* latest() const;
-  Tensors trace(Entry& entry, const Function& f, const Tensors& arguments);
-  void replay(Entry& entry, const Tensors& arguments);
+  Tensors trace(const std::shared_ptr<Entry>& entry, const Function& f, const Tensors& arguments);
+  void keep(Entry& entry, Program program);
+  void end_without_backward(Entry& entry);
+  void replay(Entry& entry, const Tensors& arguments, Part part);
   void record(Entry& entry);
+  Tensors with_history(const std::shared_ptr<Entry>& entry, Tensors results, const Tensors& arguments);
+  Tensors backward(Entry& entry, const Tensors& gradients);
   void give_memory(Program& program);
 
+  const std::unique_ptr<Lock> lock_;
   Device device_;
   CompileOptions options_;
   std::unique_ptr<backend::GraphStream> stream_;  ///< null on the CPU
-  std::map<Key, Entry> entries_;
+  std::map<Key, std::shared_ptr<Entry>> entries_;
   Ref<Storage> arena_;  ///< memory that the programs share; a graph keeps the one that it was recorded with
   Tensor position_;     ///< random position, i64 (), on a GPU: written before each launch of a graph
   std::int64_t calls_ = 0, runs_ = 0;
@@ -93,11 +96,11 @@ template <class F>
 class Compiled {
  public:
   /// A function of tensors, or of a batch with names (ops/captured_step.h), on a device.
-  explicit Compiled(F f, Device device = default_device(), CompileOptions options = {}) : f_(std::move(f)), programs_(device, options) {}
+  explicit Compiled(F f, Device device = default_device(), CompileOptions options = {})
+      : f_(std::move(f)), programs_(std::make_shared<compiler::Programs>(device, options)) {}
 
   /// Calls the function, as written or by its program. A result keeps its elements until the next call, and for good if it has at most 64
-  /// KiB; it has no history. Throws Error where the function does what a program cannot do again, or did not do the
-  /// same twice.
+  /// KiB. Throws Error where the function does what a program cannot do again, or did not do the same twice.
   template <std::same_as<Tensor>... X>
   auto operator()(const X&... arguments) {
     return call(
@@ -128,17 +131,17 @@ class Compiled {
   }
 
   /// Drops all programs.
-  void forget() { programs_.forget(); }
+  void forget() { programs_->forget(); }
   /// Number of programs that are kept, one for each kind of arguments.
-  std::size_t programs() const { return programs_.size(); }
+  std::size_t programs() const { return programs_->size(); }
   /// Number of calls that ran a program; the others ran as written.
-  std::int64_t runs() const { return programs_.runs(); }
+  std::int64_t runs() const { return programs_->runs(); }
   /// Text of the programs, for people: a line each.
-  std::string report() const { return programs_.report(); }
+  std::string report() const { return programs_->report(); }
   /// The program that ran last as text.
-  std::string show(Stage stage = Stage::kernels) const { return programs_.text(stage); }
+  std::string show(Stage stage = Stage::kernels) const { return programs_->text(stage); }
   /// The same as data.
-  ProgramOverview overview() const { return programs_.overview(); }
+  ProgramOverview overview() const { return programs_->overview(); }
 
  private:
   template <class Step>
@@ -149,13 +152,13 @@ class Compiled {
       else if constexpr (std::is_same_v<Result, Tensor>) return {step(in)};
       else return step(in);
     };
-    Tensors results = programs_.call(listed, arguments);
+    Tensors results = programs_->call(listed, arguments);
     if constexpr (std::is_same_v<Result, Tensor>) return std::move(results[0]);
     else if constexpr (!std::is_void_v<Result>) return results;
   }
 
   F f_;
-  compiler::Programs programs_;
+  std::shared_ptr<compiler::Programs> programs_;  ///< shared with the histories of results
 };
 
 /// Compiles a function of tensors that returns a Tensor, Tensors or nothing: a step of training, a forward pass, an optimizer. For each
@@ -163,8 +166,13 @@ class Compiled {
 /// later ones run the program of these kernels: on a GPU as one graph, if they are more than a few, on the CPU without a graph of
 /// gradients, with temporary tensors in one block of memory and chains of elementwise kernels by chunks in cache. The first call of all is
 /// not noted, as optimizers create their moments then. Results are those of the function as written for contiguous arguments, bit for bit
-/// but for the order of sums that CompileOptions::fuse allows; it gets copies of these, which need no gradient. Within another compiled
-/// function, or a captured step, it is a part of that.
+/// but for the order of sums that CompileOptions::fuse allows; it gets copies of these. Within another compiled function, or a captured
+/// step, it is a part of that.
+///
+/// A result has a history if it has one as written, unless the function has used it up in a backward pass of its own: gradients then come
+/// from a second part of the program, for arguments and leaves, once for each call and not to be differentiated again. Each of the first
+/// two calls has its backward pass, or none of that kind has one. A step with its loss and update within is faster: it copies no gradients,
+/// and keeps nothing between two parts.
 ///
 /// The function must do the same work each time: the second of the two is compared with the first, and again at calls 10, 100, 1000, ...;
 /// what differs is an Error that names it, not a frozen number. What the function changes must live outside of it: parameters,

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <set>
 
 #include "autodiff/anomaly.h"
-#include "backend/memory.h"
 #include "compile/generated.h"
 #include "compile/parts.h"
 #include "compile/rewrite.h"
@@ -17,25 +15,6 @@
 #include "tensor/context.h"
 
 namespace tern::compiler {
-
-static bool is_same(const std::variant<double, std::int64_t>& a, const std::variant<double, std::int64_t>& b) {
-  const double* const x = std::get_if<double>(&a);
-  const double* const y = std::get_if<double>(&b);
-  return x && y ? std::bit_cast<std::int64_t>(*x) == std::bit_cast<std::int64_t>(*y) : a == b;  // NaN is NaN
-}
-std::string Arguments::difference(const Arguments& later) const {
-  if (views.size() != later.views.size() || numbers.size() != later.numbers.size()) return "another number of arguments";
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    if (!is_same(numbers[i], later.numbers[i]))
-      return std::visit([](auto a, auto b) { return fmt::format("numbers {} and {}", a, b); }, numbers[i], later.numbers[i]);
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    const View &a = views[i], &b = later.views[i];
-    if (a.dtype != b.dtype) return fmt::format("dtypes {} and {}", name(a.dtype), name(b.dtype));
-    if (a.shape != b.shape) return fmt::format("shapes {} and {}", to_string(a.shape), to_string(b.shape));
-    if (a.strides != b.strides) return fmt::format("strides {} and {}", to_string(a.strides), to_string(b.strides));
-  }
-  return "";
-}
 
 namespace {
 
@@ -255,13 +234,20 @@ void Program::prepare() {
       continue;
     }
     for (const std::size_t i : groups[g].all_calls()) {
-      if (pending.has(calls[i])) add_up();
+      const bool begins_backward = calls[i].kernel->as<BeginBackward>();
+      if (begins_backward || pending.has(calls[i])) add_up();
+      if (begins_backward) {
+        begin_backward_ = steps_.size();
+        continue;
+      }
       add(std::move(calls[i]), names_of({i}, calls));
       if (device_.type == DeviceType::cuda) pending.add(steps_.back());
     }
   }
   add_up();
+  if (!has_backward()) begin_backward_ = steps_.size();
   note_uses(steps_, blocks_);
+  keep_for_backward();
   plan_arena();
   for (const Tensor& x : inputs_) reads_.push_back(x.defined() && returns_inputs_);
   for (const Block& block : blocks_)
@@ -269,6 +255,34 @@ void Program::prepare() {
   for (const Call& step : steps_)
     for (PhiloxState* const state : Arguments(*step.kernel).states) draws_.push_back({state, state->offset - begin_});
 }
+
+/// Gives memory of its own to what the forward part leaves for the backward one, and notes what else that reads.
+void Program::keep_for_backward() {
+  is_kept_input_.resize(inputs_.size());
+  for (Block& block : blocks_) {
+    if (!block.is_used || block.bytes == 0 || block.last < begin_backward_ || !has_backward()) continue;
+    const bool is_argument = block.kind == Block::Kind::input && block.argument < arguments();
+    if (is_argument) is_kept_input_[block.argument] = true;
+    if (block.kind == Block::Kind::inner && block.first < begin_backward_) {
+      block.kind = Block::Kind::kept;
+      block.memory = make_ref<Storage>(block.bytes, context().stream(device_));
+      kept_bytes_ += block.bytes;
+    } else if (is_argument || block.kind == Block::Kind::outside || (block.kind == Block::Kind::kept && block.first < begin_backward_)) {
+      kept_.emplace_back(block.memory, 0);
+    }
+  }
+}
+
+void Program::check_kept() const {
+  for (const auto& [memory, version] : kept_)
+    if (memory->version() != version)
+      fail("compile",
+           fmt::format("expected the memory that backward reads to be as the call left it, but {} bytes of it were edited in place "
+                       "(version {}, left at {}): use the op that returns a new tensor",
+                       memory->bytes(), memory->version(), version));
+}
+
+std::size_t Program::steps(Part part) const { return part == Part::forward ? begin_backward_ : steps_.size() - begin_backward_; }
 
 void Program::plan_arena() {
   std::vector<std::vector<std::size_t>> begins(steps_.size()), ends(steps_.size());
@@ -359,36 +373,43 @@ void Program::check(const Tensors& arguments) const {
   }
 }
 
-void Program::bind(const Tensors& arguments) {
+void Program::bind(const Tensors& arguments, Part part) {
   link();
+  const std::size_t first = part == Part::forward ? 0 : this->arguments();
   std::vector<void*> addresses(inputs_.size(), nullptr);
-  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+  for (std::size_t i = first; i < first + arguments.size(); ++i) {
     if (!reads(i)) continue;
-    const bool is_in_place = may_read_in_place(arguments[i]);
-    if (!is_in_place) launch(device_, kernels::Copy{arguments[i], inputs_[i]});
-    addresses[i] = (is_in_place ? arguments[i] : inputs_[i]).view().data;
+    const Tensor& argument = arguments[i - first];
+    const bool is_in_place = !is_kept_input_[i] && may_read_in_place(argument);
+    if (!is_in_place) launch(device_, kernels::Copy{argument, inputs_[i]});
+    addresses[i] = (is_in_place ? argument : inputs_[i]).view().data;
   }
   for (const InputView& input : input_views_)
-    input.view->data = static_cast<std::byte*>(addresses[blocks_[input.input].argument]) + input.offset;
+    if (void* const address = addresses[blocks_[input.input].argument]) input.view->data = static_cast<std::byte*>(address) + input.offset;
 }
 
-void Program::run() {
+void Program::run(Part part) {
   link();
-  const PhiloxState begin = context().generator.reserve(0);
+  if (part == Part::forward) first_ = context().generator.reserve(0);
   const ScopedValue<Context::Kernels> ways(context().kernels, context().kernels);
   *deferred_ = kernels::DeferredSums(context().stream(device_));
-  for (const Draw& draw : draws_) *draw.state = {begin.seed, begin.offset + draw.position, begin.base};
-  for (const Call& call : steps_) {
+  for (const Draw& draw : draws_) *draw.state = {first_.seed, first_.offset + draw.position, first_.base};
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    if (!is_in(part, i)) continue;
+    const Call& call = steps_[i];
     const backend::KernelScope observed(call.op.empty() ? nullptr : call.op.c_str());
     context().kernels = call.ways;
     call.kernel->run(device_);
   }
-  advance();
+  if (part == Part::forward) advance(part);
 }
 
-void Program::advance() {
+std::uint64_t Program::advance(Part part) {
   Generator& generator = context().generator;
-  generator.set_position(generator.position() + drawn_);
+  const std::uint64_t position = generator.position();
+  if (part == Part::backward) return position_;
+  generator.set_position(position + drawn_);
+  return position_ = position;
 }
 
 bool Program::finds_sums() const {
@@ -410,61 +431,7 @@ void Program::note_versions() {
 void Program::settle() {
   for (const Sink& x : sinks_) x.sink->restore(x.after);
   for (const Ref<Storage>& memory : own_results_) memory->bump_version();
-}
-
-/// Text for a kernel within its program.
-static std::string place_in(const Call& call, std::size_t index, std::size_t count) {
-  std::string text = fmt::format("kernel {} of {}, {}", index + 1, count, detail::short_name(call.kernel->type()));
-  if (!call.op.empty()) text += " of " + call.op;
-  if (!call.module.empty()) text += " in " + call.module;
-  return text;
-}
-
-/// The memory of a block that the program keeps.
-static std::vector<std::byte> bytes_of(const Block& block) {
-  std::vector<std::byte> bytes(block.bytes);
-  const Stream stream = context().stream(block.memory->stream().device);
-  with_backend(stream.device, [&](auto dev) { backend::copy_to_host(dev, bytes.data(), block.memory->data(), bytes.size(), stream); });
-  return bytes;
-}
-
-std::size_t Program::sum_in(const Ref<Storage>& memory) const {
-  for (std::size_t i = 0; i < sinks_.size(); ++i) {
-    const GradientSink::State& found = sinks_[i].before;
-    if (found.gradient.defined() && found.gradient.impl().storage == memory) return 2 * i;
-    if (found.exact.defined() && found.exact.impl().storage == memory) return 2 * i + 1;
-  }
-  return Call::Place::none;
-}
-
-std::string Program::difference(const Program& later, bool gradients_may_move) const {
-  std::vector<std::size_t> mine(later.blocks_.size(), Call::Place::none), theirs(blocks_.size(), Call::Place::none);
-  for (std::size_t i = 0; i < std::min(calls_.size(), later.calls_.size()); ++i) {
-    const Call &a = calls_[i], &b = later.calls_[i];
-    const auto differs = [&](const std::string& what) { return fmt::format("{}: {}", place_in(a, i, calls_.size()), what); };
-    if (a.kernel->type() != b.kernel->type()) return differs("then " + detail::short_name(b.kernel->type()));
-    if (const std::string found = Arguments(*a.kernel).difference(Arguments(*b.kernel)); !found.empty()) return differs(found);
-    if (a.places.size() != b.places.size()) return differs("another number of tensors");
-    if (a.ways.matmul_precision != b.ways.matmul_precision) return differs("two precisions of products");
-    for (std::size_t k = 0; k < a.places.size(); ++k) {
-      const auto [block, offset] = a.places[k];
-      const auto [other, other_offset] = b.places[k];
-      if ((block == Call::Place::none) != (other == Call::Place::none)) return differs("a tensor that is there and one that is not");
-      if (block == Call::Place::none) continue;
-      const Block &x = blocks_[block], &y = later.blocks_[other];
-      if (theirs[block] == Call::Place::none && mine[other] == Call::Place::none) theirs[block] = other, mine[other] = block;
-      if (theirs[block] != other || mine[other] != block || offset != other_offset) return differs("uses another tensor");
-      if (x.kind == Block::Kind::outside && y.kind == x.kind && x.memory != y.memory &&
-          !(gradients_may_move && sum_in(x.memory) != Call::Place::none && sum_in(x.memory) == later.sum_in(y.memory)))
-        return differs("uses another tensor from outside: write into it by copy_, do not replace it");
-      if (x.kind == Block::Kind::input && (y.kind != x.kind || block != other)) return differs("uses another argument");
-      if ((x.kind == Block::Kind::constant) != (y.kind == Block::Kind::constant)) return differs("uses another tensor");
-      if (x.kind == Block::Kind::constant && bytes_of(x) != bytes_of(y)) return differs("uses other elements that the host wrote");
-    }
-  }
-  if (calls_.size() != later.calls_.size()) return fmt::format("{} kernels and {}", calls_.size(), later.calls_.size());
-  if (drawn_ != later.drawn_) return fmt::format("{} random positions and {}", drawn_, later.drawn_);
-  return "";
+  for (auto& [memory, version] : kept_) version = memory->version();
 }
 
 }  // namespace tern::compiler

@@ -32,6 +32,10 @@ namespace tern::compiler {
 // Which gradients leaves have is the host's, too: what a pass does to one depends on its sink (Note [Gradient sink]). So a program knows
 // the state in which its function found each sink that it used, runs only where that is so, and leaves the sinks as the function did.
 //
+// A function whose results have a history has a backward pass as well, whose kernels follow in its program: the gradients of what the
+// function computed from, by those of its results. A run is one of either part, and what the second part reads of the first is kept
+// between.
+//
 // Work of a function on the host is not in the program: it must be the same each time. Two traces are compared to find out
 // (difference), which names a learning rate that is a number of the host, a tensor that was replaced, a branch that was taken once.
 
@@ -77,6 +81,18 @@ struct Arguments : KernelCall::Visitor {
   std::string difference(const Arguments& later) const;
 };
 
+/// Call between the two parts of a program. It orders them: kernels that write what a call leaves are before it, and those that read the
+/// gradients of results after it.
+struct BeginBackward {
+  std::vector<kernels::In> left;
+  std::vector<kernels::Out> gradients;
+  void run(Cpu) const {}
+  void run(Cuda) const {}
+};
+
+/// Parts of a program: Note [Programs].
+enum class Part : std::uint8_t { forward, backward };
+
 /// Counts of the texts that the kernels of groups have on a GPU, and their time.
 struct CompileCounts {
   std::size_t compiled = 0;  ///< texts that were compiled
@@ -96,19 +112,24 @@ class Program {
  public:
   /// Throws Error for arguments that the function could see edited: they share memory with what it edits.
   void check(const Tensors& arguments) const;
-  /// Makes the arguments of the next run those tensors, of the traced kind: in place if the kernels only read them, or by copies in
+  /// Makes the arguments of the part's next run those tensors, of the traced kind: in place if only it reads them, or by copies in
   /// inputs().
-  void bind(const Tensors& arguments);
-  /// Runs the kernels on the current stream. Random numbers begin at the generator's position, which advances as in the function.
-  void run();
+  void bind(const Tensors& arguments, Part part);
+  /// Runs the kernels of a part on the current stream. Random numbers of both begin at the generator's position at the forward one, which
+  /// advances it as the function does.
+  void run(Part part);
   /// Sets the memory of inner blocks, arena_bytes() or more, which programs that run one after the other share.
   void use(Ref<Storage> arena);
   /// Gives the kernels their addresses and the current stream: for run(), outside of a capture. After use().
   void link();
   /// Writes what products read beside their operands (kernels::write_addresses), for runs by a graph. After link(), outside of a capture.
   void write_addresses();
-  /// Advances the generator as a run does, for a run by a graph.
-  void advance();
+  /// For a run of a part by a graph: the generator's position at which the forward part begins, which advances there.
+  std::uint64_t advance(Part part);
+  /// True if there is a backward part.
+  bool has_backward() const { return gradients_ > 0; }
+  /// Throws Error if memory was edited that the backward part reads, since the forward part left it so.
+  void check_kept() const;
   /// @{
   /// True if the gradients that the function reads or adds to are as at the trace: a sum as far, and in the memory that the kernels have.
   bool finds_sums() const;
@@ -134,19 +155,24 @@ class Program {
   ProgramOverview overview() const;
 
   std::size_t size() const { return calls_.size(); }                   ///< number of kernels that were traced
-  std::size_t steps() const { return steps_.size(); }                  ///< number of kernels and chains that a run calls
+  std::size_t steps() const { return steps_.size(); }                  ///< number of kernels and chains that runs of both parts call
+  std::size_t steps(Part part) const;                                  ///< those of a part
   std::size_t generated() const { return generated_; }                 ///< number of kernels with code of their own, on a GPU
   std::size_t not_generated() const { return not_generated_; }         ///< number of groups whose code could not be compiled
   const std::string& failure() const { return failure_; }              ///< why not
   const CompileCounts& counts() const { return counts_; }              ///< of the texts of those kernels
   std::size_t arena_bytes() const { return arena_bytes_; }             ///< memory of all inner blocks together
   std::size_t inner_bytes() const;                                     ///< memory that they would take one by one
+  std::size_t kept_bytes() const { return kept_bytes_; }               ///< memory that the forward part keeps for the backward one
   bool draws() const { return !draws_.empty(); }                       ///< true if a kernel draws random numbers
   bool reads(std::size_t argument) const { return reads_[argument]; }  ///< true if a run reads that argument of the function
   const Tensors& inputs() const { return inputs_; }                    ///< tensors that a run reads the function's arguments from
-  const Tensors& results() const { return results_; }                  ///< what the function returned, without history
-  const std::vector<Call>& calls() const { return calls_; }            ///< what was traced
-  const std::vector<Block>& blocks() const { return blocks_; }         ///< and its memory
+  /// The arguments, which are followed by the gradients of results that the backward part has.
+  std::size_t arguments() const { return inputs_.size() - gradients_; }
+  /// What the function returned, followed by what its backward pass did, without history.
+  const Tensors& results() const { return results_; }
+  const std::vector<Call>& calls() const { return calls_; }     ///< what was traced
+  const std::vector<Block>& blocks() const { return blocks_; }  ///< and its memory
 
  private:
   friend class Trace;
@@ -175,6 +201,8 @@ class Program {
   std::vector<Joined> joined(std::vector<Group>& groups, const std::vector<Call>& calls);
   bool may_read_in_place(const Tensor& argument) const;
   void plan_arena();
+  void keep_for_backward();
+  bool is_in(Part part, std::size_t step) const { return (step < begin_backward_) == (part == Part::forward); }
 
   Device device_;
   Grouping grouping_ = Grouping::none;
@@ -192,9 +220,16 @@ class Program {
   std::unordered_set<const Storage*> reserved_;  ///< memory of blocks that are no arguments
   std::unordered_set<const Storage*> edited_;    ///< memory from outside that the kernels write
   bool edits_inputs_ = false, returns_inputs_ = false;
-  std::vector<bool> reads_;  ///< for each argument: a run reads it
-  std::uint64_t begin_ = 0;  ///< the generator's position at the trace
-  std::uint64_t drawn_ = 0;  ///< positions of the random stream that a run takes
+  std::vector<bool> reads_;         ///< for each argument: a run reads it
+  std::size_t gradients_ = 0;       ///< number of the last inputs, which are gradients of results
+  std::size_t begin_backward_ = 0;  ///< step
+  std::size_t kept_bytes_ = 0;
+  std::vector<bool> is_kept_input_;                           ///< for each input: the backward part reads an argument
+  std::vector<std::pair<Ref<Storage>, std::uint32_t>> kept_;  ///< memory that the backward part reads, and its versions
+  PhiloxState first_;                                         ///< where the random numbers of the last run of the forward part began
+  std::uint64_t position_ = 0;                                ///< the generator's position then
+  std::uint64_t begin_ = 0;                                   ///< the generator's position at the trace
+  std::uint64_t drawn_ = 0;                                   ///< positions of the random stream that a run takes
   std::size_t generated_ = 0, not_generated_ = 0;
   std::string failure_;
   CompileCounts counts_;

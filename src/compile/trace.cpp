@@ -1,10 +1,12 @@
 #include "compile/trace.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "autodiff/anomaly.h"
 #include "autodiff/node.h"
+#include "compile/groups.h"
 #include "ops/kernels/linalg.h"
 #include "ops/kernels/reduce.h"
 #include "tensor/context.h"
@@ -14,22 +16,83 @@ namespace tern::compiler {
 static constinit thread_local int active = 0;
 bool Trace::is_active() { return active > 0; }
 
-Trace::Trace(Tensors inputs, Device device, Grouping grouping)
-    : seed_(context().generator.seed()),
-      names_(context().diagnosis.names, context().diagnosis.names ? context().diagnosis.names : &unnamed_) {
+Trace::Trace(Tensors inputs, Device device, Grouping grouping) : seed_(context().generator.seed()) {
   program_.begin_ = context().generator.position();
   program_.device_ = device;
   program_.grouping_ = grouping;
   program_.inputs_ = std::move(inputs);
   for (std::size_t i = 0; i < program_.inputs_.size(); ++i)
     if (const Tensor& x = program_.inputs_[i]; x.defined()) program_.blocks_[add(x.impl().storage, Block::Kind::input)].argument = i;
-  watch();
-  ++active;
+  enter();
 }
 Trace::~Trace() {
-  unwatch();
+  leave();
   for (const std::size_t index : inner_) program_.blocks_[index].memory->end_watch();
+}
+
+void Trace::enter() {
+  watch();
+  ++active;
+  is_entered_ = true;
+  names_.emplace(context().diagnosis.names, context().diagnosis.names ? context().diagnosis.names : &unnamed_);
+}
+
+void Trace::leave() {
+  if (!std::exchange(is_entered_, false)) return;
+  names_.reset();
   --active;
+  unwatch();
+}
+
+void Trace::suspend() {
+  const Generator& generator = context().generator;
+  if (program_.has_backward()) {
+    if (generator.position() != resumed_) fail("compile", "expected a backward pass that draws no random numbers but got one that does");
+  } else if (generator.seed() != seed_ || generator.position() < program_.begin_) {
+    fail("compile", "expected a step that draws from where the generator is but got one that sets it: call manual_seed outside");
+  } else {
+    program_.drawn_ = generator.position() - program_.begin_;
+  }
+  leave();
+  drop_freed();
+}
+
+void Trace::resume(const Tensors& gradients) {
+  for (const Tensor& x : gradients) {
+    program_.blocks_[add(x.impl().storage, Block::Kind::input)].argument = program_.inputs_.size();
+    program_.inputs_.push_back(x);
+  }
+  program_.gradients_ = gradients.size();
+  begin_backward_ = named_ = program_.calls_.size();
+  program_.calls_.emplace_back();
+  resumed_ = context().generator.position();
+  enter();
+}
+
+/// The call between the two passes, after which are those that read the gradients, and before which are those that write what is kept, or
+/// was there before.
+Call Trace::begin_backward() const {
+  std::set<std::size_t> left, gradients;
+  for (std::size_t i = 0; i < begin_backward_; ++i)
+    each_view(program_.calls_[i], [&](const View&, kernels::Access access, const Call::Place& place) {
+      if (access == kernels::Access::read || place.block == Call::Place::none) return;
+      const Block::Kind kind = program_.blocks_[place.block].kind;
+      if (kind == Block::Kind::kept || kind == Block::Kind::outside) left.insert(place.block);
+    });
+  for (std::size_t i = 0; i < program_.blocks_.size(); ++i)
+    if (const Block& block = program_.blocks_[i]; block.kind == Block::Kind::input && block.argument >= program_.arguments())
+      if (block.bytes > 0) gradients.insert(i);
+  BeginBackward begin;
+  Call call{.kernel = nullptr, .places = {}, .op = "backward", .module = {}, .ways = context().kernels};
+  const auto all_of = [&](std::size_t block) {
+    const Ref<Storage>& memory = program_.blocks_[block].memory;
+    call.places.push_back({block, 0});
+    return View(memory->data(), {static_cast<std::int64_t>(memory->bytes())}, {1}, DType::u8, memory->stream());
+  };
+  for (const std::size_t block : left) begin.left.push_back(all_of(block));
+  for (const std::size_t block : gradients) begin.gradients.push_back(all_of(block));
+  call.kernel = std::make_unique<detail::KernelCallOf<BeginBackward>>(begin);
+  return call;
 }
 
 std::size_t Trace::add(const Ref<Storage>& memory, Block::Kind kind) {
@@ -167,7 +230,7 @@ void Trace::end_kernel(const char* op) {
 }
 
 Program Trace::finish(Tensors results) {
-  unwatch();
+  if (is_entered_) suspend();
   for (Tensor& x : results)
     if (x.defined()) x = x.detach();
   program_.results_ = std::move(results);
@@ -186,10 +249,8 @@ Program Trace::finish(Tensors results) {
     program_.blocks_[index].memory->end_watch();
   }
   inner_.clear();
+  if (program_.has_backward()) program_.calls_[begin_backward_] = begin_backward();
   program_.note_versions();
-  const Generator& generator = context().generator;
-  if (generator.seed() != seed_ || generator.position() < program_.begin_)
-    fail("compile", "expected a step that draws from where the generator is but got one that sets it: call manual_seed outside");
   for (const Block& block : program_.blocks_)
     if (block.kind != Block::Kind::input && block.memory) program_.reserved_.insert(block.memory.get());
   for (const Tensor& x : program_.results_) {
@@ -197,7 +258,6 @@ Program Trace::finish(Tensors results) {
     if (found != known_.end() && program_.blocks_[found->second].kind == Block::Kind::kept)
       program_.own_results_.push_back(x.impl().storage);
   }
-  program_.drawn_ = generator.position() - program_.begin_;
   program_.prepare();
   return std::move(program_);
 }

@@ -20,7 +20,11 @@ class Trace : backend::Observer {
   static bool is_active();
   /// The arguments that the function is called with.
   const Tensors& inputs() const { return program_.inputs_; }
-  /// Ends the scope, whose function returned `results`: their history goes.
+  /// Leaves the scope until its function's backward pass, whose kernels follow in the program: resume().
+  void suspend();
+  /// Enters the scope again for the function's backward pass, which begins with the gradients of results: they become the last of inputs().
+  void resume(const Tensors& gradients);
+  /// Ends the scope, whose function returned `results`, followed by the results of its backward pass: their history goes.
   Program finish(Tensors results);
 
  private:
@@ -43,10 +47,16 @@ class Trace : backend::Observer {
   std::size_t add(const Ref<Storage>& memory, Block::Kind kind);
   Call::Place place_of(const View& view) const;
   void drop_freed();
+  void enter();
+  void leave();
+  Call begin_backward() const;
   void name_pending(const char* op);
 
   Program program_;
   const std::uint64_t seed_;
+  std::size_t begin_backward_ = 0;  ///< call
+  std::uint64_t resumed_ = 0;       ///< the generator's position where the backward pass began
+  bool is_entered_ = false;
   std::unordered_map<const Storage*, std::size_t> known_;  ///< blocks whose memory is alive
   std::map<const std::byte*, std::size_t> by_address_;     ///< the same, by their first byte
   std::vector<std::size_t> inner_;                         ///< of these, the inner ones
@@ -58,7 +68,7 @@ class Trace : backend::Observer {
   std::vector<std::string> modules_;                       ///< whose forward recorded the nodes of backward functions that run
   std::string latest_;                                     ///< the one before, to which sums of its gradients belong
   ModuleNames unnamed_;
-  ScopedValue<const ModuleNames*> names_;  ///< with which nodes note their modules
+  std::optional<ScopedValue<const ModuleNames*>> names_;  ///< with which nodes note their modules
 };
 
 }  // namespace tern::compiler

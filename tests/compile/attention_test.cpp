@@ -146,6 +146,23 @@ void others() {
 
 }  // namespace
 
+TEST_CASE("Attention whose gradients are no part of the function is flash attention, with its gradients") {
+  const auto attention = [](const Tensor& q, const Tensor& k, const Tensor& v) {
+    return attend(q, k, v, [](const Tensor& x) { return softmax_of_ops(x * 0.25); });
+  };
+  auto f = tern::compile(attention, cpu, {.as_on_gpu = true});
+  for (int call = 0; call < 6; ++call) {
+    Tensors in;
+    for (int i = 0; i < 3; ++i) in.push_back(randn({B, H, 24, D}).set_requires_grad());
+    const Tensor dy = randn({B, H, 24, D});
+    const Tensors got = grad({f(in[0], in[1], in[2])}, in, {dy}), want = grad({attention(in[0], in[1], in[2])}, in, {dy});
+    for (std::size_t i = 0; i < 3; ++i) CHECK(max(abs(got[i] - want[i])).item<float>() < 5e-5f);
+  }
+  const Counts counts(f.overview());
+  CHECK(counts.attention == 2);
+  CHECK(counts.products == 0);
+}
+
 TEST_CASE("Attention of ops is flash attention, however it is written") { spellings(); }
 TEST_CASE("Attention of ops is flash attention on a GPU, however it is written", "[cuda]") {
   const DeviceScope on_gpu(cuda());

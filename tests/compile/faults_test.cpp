@@ -169,18 +169,6 @@ TEST_CASE("A result of at most 64 KiB is the caller's over any number of calls")
   }
 }
 
-TEST_CASE("Arguments that need a gradient are refused") {
-  Tensor w = ones({3});
-  w.set_requires_grad();
-  auto f = tern::compile([](const Tensor& x) { return sum(x); });
-  for (int call = 0; call < 4; ++call)
-    CHECK(message_of([&] { f(w); }) ==
-          "[compile] expected arguments that need no gradient but got one of shape (3,) that does: call backward within the function, and "
-          "pass a parameter by reference");
-  const NoGrad unrecorded;
-  for (int call = 0; call < 4; ++call) CHECK(f(w).item<float>() == 3);
-}
-
 TEST_CASE("Two tensors on one memory, of which a trace could not see that they share it, are refused") {
   std::vector<float> memory(8, 1.0f);
   const Tensor whole = from_blob(memory.data(), {8}, DType::f32), part = from_blob(memory.data() + 4, {4}, DType::f32);

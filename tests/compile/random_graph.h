@@ -37,6 +37,7 @@ struct Graph {
   std::vector<Instruction> instructions;
   std::vector<std::size_t> losses;  ///< values whose sums are the loss
   bool accumulates = false;         ///< gradients are added to those of the call before
+  bool is_open = false;             ///< the loss and its gradients are no part of the function, whose results have a history
   int threads = 1;
 };
 
@@ -60,9 +61,8 @@ class Run {
     give("x", inputs), give("p", state.parameters), give("b", state.buffers);
   }
 
-  Tensors operator()() {
-    if (!graph_.accumulates)
-      for (Tensor p : state_.parameters) p.set_grad({});
+  /// The values whose sums are the loss.
+  Tensors values() {
     for (std::size_t i = 0; i < graph_.instructions.size(); ++i) {
       const Instruction& op = graph_.instructions[i];
       if (op.is_cut) {
@@ -74,24 +74,52 @@ class Run {
       write("const Tensor {} = {};  // {} {}", name, made.name, tern::name(made.tensor.dtype()), to_string(made.tensor.shape()));
       values_.push_back({name, made.tensor});
     }
+    Tensors results;
+    for (const std::size_t i : graph_.losses) results.push_back(at(i).tensor);
+    return results;
+  }
+
+  Tensor loss(const Tensors& values) {
     Tensor loss;
     std::string sum_text;
-    Tensors results;
-    for (const std::size_t i : graph_.losses) {
-      const Named& x = at(i);
-      results.push_back(x.tensor);
-      const Tensor term = sum(cast(x.tensor, graph_.dtype == DType::f64 ? DType::f64 : DType::f32));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const Tensor value = graph_.is_open ? contiguous(values[i]) : values[i];  // copies of small results are
+      const Tensor term = sum(cast(value, graph_.dtype == DType::f64 ? DType::f64 : DType::f32));
       loss = loss.defined() ? loss + term * 0.5 : term;
-      sum_text += fmt::format("{}sum(cast({}, DType::f32)){}", sum_text.empty() ? "" : " + ", x.name, sum_text.empty() ? "" : " * 0.5");
+      if (text_) sum_text += fmt::format("{}sum(cast({}, DType::f32)){}", i ? " + " : "", at(graph_.losses[i]).name, i ? " * 0.5" : "");
     }
     write("const Tensor loss = {};", sum_text);
-    results.push_back(loss);
-    if (loss.requires_grad()) {
+    return loss;
+  }
+
+  /// A call of the function: values, loss, its gradients, and the update.
+  Tensors operator()() {
+    if (!graph_.accumulates)
+      for (Tensor p : state_.parameters) p.set_grad({});
+    Tensors results = values();
+    results.push_back(loss(results));
+    if (results.back().requires_grad()) {
       write("loss.backward();");
-      loss.backward();
+      results.back().backward();
       update(results);
     }
     return results;
+  }
+
+  /// The same for a function that is open, of which `values` are the results; gradients of the inputs follow.
+  Tensors closed(Tensors values, const Tensors& inputs) {
+    for (Tensor p : state_.parameters) p.set_grad({});
+    const Tensor total = loss(values);
+    values.push_back(total);
+    for (Tensor& x : values) x = clone(x.detach());  // some are parameters
+    if (!total.requires_grad()) return values;
+    Tensors sources = state_.parameters;
+    sources.insert(sources.end(), inputs.begin(), inputs.end());
+    const Tensors found = grad({total}, sources);
+    for (std::size_t i = 0; i < state_.parameters.size(); ++i) Tensor(state_.parameters[i]).set_grad(found[i]);
+    update(values);
+    values.insert(values.end(), found.begin() + static_cast<std::ptrdiff_t>(state_.parameters.size()), found.end());
+    return values;
   }
 
  private:

@@ -106,29 +106,38 @@ Outcome outcome_of(const Graph& graph, const Setting& setting, std::string& why)
   set_num_threads(graph.threads);
   const DeviceScope here(setting.device);
   const State plain = state_of(graph), compiled = state_of(graph);
-  compiler::Programs programs(setting.device, setting.options);
+  const auto programs = std::make_shared<compiler::Programs>(setting.device, setting.options);
   manual_seed(graph.seed + 1);
   for (int call = 0; call < 5; ++call) {
     const Tensors inputs = elements_for(graph.inputs, graph.dtype);
     const auto copies = [&] {
       Tensors result;
-      for (const Tensor& x : inputs) result.push_back(clone(x));
+      for (const Tensor& x : inputs) result.push_back(clone(x)), result.back().set_requires_grad(graph.is_open);
       return result;
+    };
+    const auto written = [&](const State& state, const Tensors& in) {
+      Run run(graph, state, in, nullptr);
+      return graph.is_open ? run.closed(run.values(), in) : run();
+    };
+    const auto by_program = [&](const Tensors& in) {
+      if (!graph.is_open) return programs->call([&](const Tensors& x) { return Run(graph, compiled, x, nullptr)(); }, in);
+      const Tensors values = programs->call([&](const Tensors& x) { return Run(graph, compiled, x, nullptr).values(); }, in);
+      return Run(graph, compiled, in, nullptr).closed(values, in);
     };
     const std::uint64_t position = context().generator.position();
     Bytes want;
     try {
-      want = bytes_of(Run(graph, plain, copies(), nullptr)(), plain);
+      want = bytes_of(written(plain, copies()), plain);
     } catch (const Error&) {
       return Outcome::refused;
     }
     context().generator.set_position(position);
     try {
-      const Bytes got = bytes_of(programs.call([&](const Tensors& in) { return Run(graph, compiled, in, nullptr)(); }, copies()), compiled);
+      const Bytes got = bytes_of(by_program(copies()), compiled);
       if (got == want) continue;
       // A generated kernel adds up a row of f32 in another order, and so does a product of several (merge_products_test.cpp).
-      if (programs.text(Stage::code).find("reduce_row") != std::string::npos && setting.device != cpu) return Outcome::reordered;
-      const std::vector<ProgramOverview::Group> groups = programs.overview().groups;
+      if (programs->text(Stage::code).find("reduce_row") != std::string::npos && setting.device != cpu) return Outcome::reordered;
+      const std::vector<ProgramOverview::Group> groups = programs->overview().groups;
       if (std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.is_product; })) return Outcome::reordered;
       const std::size_t at = static_cast<std::size_t>(std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin());
       why = fmt::format("call {}: tensor {} of {} (results, gradients, parameters, buffers, moments, gradients, position) differs", call,
@@ -138,7 +147,7 @@ Outcome outcome_of(const Graph& graph, const Setting& setting, std::string& why)
     }
     return Outcome::differs;
   }
-  if (setting.code) *setting.code += programs.text(Stage::code);
+  if (setting.code) *setting.code += programs->text(Stage::code);
   return Outcome::equal;
 }
 
@@ -180,7 +189,10 @@ std::string text_of(const Graph& graph, const Setting& setting) {
   text += fmt::format("  // seed {}, {} threads{}\n", graph.seed, graph.threads,
                       graph.accumulates ? ", gradients accumulate" : ", without gradients before");
   declare("x", graph.inputs), declare("p", graph.parameters), declare("b", graph.buffers);
-  Run(graph, state, elements_for(graph.inputs, graph.dtype), &text)();
+  const Tensors inputs = elements_for(graph.inputs, graph.dtype);
+  for (Tensor x : inputs) x.set_requires_grad(graph.is_open);
+  Run run(graph, state, inputs, &text);
+  graph.is_open ? run.closed(run.values(), inputs) : run();
   outcome_of(graph, setting, why);
   return text + "  // " + why + "\n";
 }
@@ -191,13 +203,14 @@ std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
 }
 
 /// Compares `count` graphs from the seed on.
-void check(std::uint64_t first, std::uint64_t count, const Setting& setting, std::optional<DType> dtype = {}) {
+void check(std::uint64_t first, std::uint64_t count, const Setting& setting, std::optional<DType> dtype = {}, bool are_open = false) {
   const int threads = num_threads();
   std::uint64_t refused = 0, reordered = 0;
   int differing = 0;
   for (std::uint64_t seed = first; seed < first + count && differing < 3; ++seed) {
     Graph graph = drawn(seed);
     if (dtype) graph.dtype = *dtype;
+    if (are_open) graph.is_open = true, graph.accumulates = false;
     std::string why;
     const Outcome outcome = outcome_of(graph, setting, why);
     refused += outcome == Outcome::refused;
@@ -219,9 +232,14 @@ TEST_CASE("Random graphs with gradients and edits in place are bitwise those as 
 TEST_CASE("The groups that a GPU has, kernel by kernel, are random graphs as written") {
   check(number_of("TERN_GRAPHS_SEED", 5000), number_of("TERN_GRAPHS", 1500), {.options = {.as_on_gpu = true}});
 }
+TEST_CASE("Random graphs whose gradients are no part of the compiled function are bitwise those as written") {
+  check(number_of("TERN_GRAPHS_SEED", 10000), number_of("TERN_GRAPHS", 1000), {}, {}, true);
+  check(number_of("TERN_GRAPHS_SEED", 15000), number_of("TERN_GRAPHS", 800), {.options = {.as_on_gpu = true}}, {}, true);
+}
 TEST_CASE("Random graphs on a GPU are bitwise those as written: f64 in groups, all without", "[cuda]") {
   check(number_of("TERN_GRAPHS_SEED", 0), number_of("TERN_GRAPHS", 100), {.device = cuda()}, DType::f64);
   check(number_of("TERN_GRAPHS_SEED", 1000), number_of("TERN_GRAPHS", 300), {.device = cuda(), .options = {.fuse = false}});
+  check(number_of("TERN_GRAPHS_SEED", 10000), number_of("TERN_GRAPHS", 100), {.device = cuda()}, DType::f64, true);
 }
 
 TEST_CASE("The groups of random graphs have code for a GPU, which compiles") {

@@ -80,6 +80,35 @@ def test_a_module_runs_as_it_is_set():
     assert forward.programs == 2 and forward.runs == 11
 
 
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_module_is_a_part_of_a_step(threaded):
+    def losses(compiles):
+        tern.manual_seed(5)
+        net = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Dropout(0.2), nn.Linear(9, 2))
+        forward = tern.compile(net) if compiles else net
+        optimizer = train.SGD(net.parameters(), lr=0.1)
+        found = []
+        for _ in range(14):
+            x = tern.randn(5, 6).requires_grad_()
+            loss = (forward(x) ** 2).mean()
+            if threaded:
+                other = threading.Thread(target=loss.backward)
+                other.start()
+                other.join()
+            else:
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found += [loss.item(), x.grad.abs().sum().item()]
+        return found, forward
+
+    found, forward = losses(True)
+    assert found == losses(False)[0]
+    assert forward.runs == 10 and " of the steps are its backward pass" in forward.report()
+    with tern.no_grad():
+        assert not forward(tern.randn(5, 6)).requires_grad
+
+
 def test_what_a_program_could_not_do_again_is_named():
     factor = 2.0
 
