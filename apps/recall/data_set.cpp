@@ -11,6 +11,22 @@
 
 namespace tern::recall {
 
+std::vector<std::pair<std::int64_t, std::int64_t>> Task::sizes() const {
+  if (!harder) return {{length, pairs}};
+  const auto part = [&](std::int64_t n) { return std::max<std::int64_t>(pairs / n, 1); };
+  return {{length / 4, part(16)}, {length / 2, part(8)}, {length, part(4)}, {length, part(2)}, {length, pairs}};
+}
+
+std::vector<Task> Task::longer() const {
+  std::vector<Task> tasks;
+  for (const std::int64_t times : {2, 4}) {
+    if (!harder) break;
+    Task& task = tasks.emplace_back(*this);
+    task.length *= times, task.pairs *= times, task.harder = false;
+  }
+  return tasks;
+}
+
 namespace {
 
 constexpr std::int64_t ignored = -100;  // CrossEntropyOptions::ignore_index
@@ -78,11 +94,12 @@ std::vector<std::int64_t> question_columns(std::int64_t count, std::int64_t room
   return result;
 }
 
-Example draw_mqar(const Task& task, PhiloxStream& random) {
-  const auto columns = static_cast<std::size_t>(task.length), pairs = static_cast<std::size_t>(task.pairs);
-  const std::vector<std::int64_t> keys = distinct(task.pairs, 1, task.vocab / 2, random);
-  const std::vector<std::int64_t> values = distinct(task.pairs, task.vocab / 2, task.vocab, random);
-  const std::vector<std::int64_t> slots = question_columns(task.pairs, (task.length - 2 * task.pairs) / 2, random);
+/// Of a size of the task's.
+Example draw_mqar(const Task& task, std::pair<std::int64_t, std::int64_t> size, PhiloxStream& random) {
+  const auto columns = static_cast<std::size_t>(task.length), pairs = static_cast<std::size_t>(size.second);
+  const std::vector<std::int64_t> keys = distinct(size.second, 1, task.vocab / 2, random);
+  const std::vector<std::int64_t> values = distinct(size.second, task.vocab / 2, task.vocab, random);
+  const std::vector<std::int64_t> slots = question_columns(size.second, (size.first - 2 * size.second) / 2, random);
   Example example{std::vector<std::int64_t>(columns), std::vector<std::int64_t>(columns, ignored), {}};
   for (std::int64_t& token : example.inputs) token = random.below(task.vocab);  // noise between the questions
   for (std::size_t i = 0; i < pairs; ++i) {
@@ -95,6 +112,7 @@ Example draw_mqar(const Task& task, PhiloxStream& random) {
     example.targets[column] = values[i];
     example.answer_columns.push_back(static_cast<std::int64_t>(column));
   }
+  example.answer_columns.resize(static_cast<std::size_t>(task.pairs));
   return example;
 }
 
@@ -112,6 +130,7 @@ Examples draw_split(const Task& task, std::uint64_t seed, std::uint64_t split, s
   constexpr std::uint64_t max_attempts = 1000;
   Examples examples{
       .count = count, .columns = task.columns(), .answers = task.answers(), .inputs = {}, .targets = {}, .answer_columns = {}};
+  const auto sizes = task.sizes();
   Taken own;
   for (std::int64_t i = 0; i < count; ++i) {
     Example example;
@@ -123,7 +142,7 @@ Examples draw_split(const Task& task, std::uint64_t seed, std::uint64_t split, s
                                    task.pairs, task.is_mqar ? task.vocab / 2 : task.keys));
       // Stream 0 is for weights and dropout.
       PhiloxStream random(seed, split << 60 | attempt++ << 40 | static_cast<std::uint64_t>(i));
-      example = task.is_mqar ? draw_mqar(task, random) : draw_recall(task, random);
+      example = task.is_mqar ? draw_mqar(task, sizes[static_cast<std::size_t>(i) % sizes.size()], random) : draw_recall(task, random);
     } while (taken.contains(hash(example.inputs)));
     own.insert(hash(example.inputs));
     examples.inputs.insert(examples.inputs.end(), example.inputs.begin(), example.inputs.end());
@@ -142,6 +161,7 @@ DataSet make_data_set(const Task& task, std::uint64_t seed, std::int64_t train, 
   data.train = draw_split(task, seed, 1, train, taken);
   data.valid = draw_split(task, seed, 2, valid, taken);
   data.test = draw_split(task, seed, 3, test, taken);
+  for (const Task& more : task.longer()) data.longer.push_back(draw_split(more, seed, 4 + data.longer.size(), test, taken));
   return data;
 }
 

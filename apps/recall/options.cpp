@@ -112,6 +112,8 @@ const std::vector<Entry>& entries() {
       {"values", &Options::values, whole_number(1, 100'000), "different values of recall"},
       {"length", &Options::length, whole_number(4, 100'000), "tokens of an example of mqar"},
       {"vocab", &Options::vocab, whole_number(4, 500'000), "tokens that mqar knows: half keys, half values"},
+      {"harder", &Options::harder, truth_value(),
+       "mqar of several sizes up to the length and its pairs, tested at twice and four times as many, too"},
       {"train_examples", &Options::train_examples, whole_number(1, 10'000'000), "examples of an epoch"},
       {"valid_examples", &Options::valid_examples, count, "examples that measure each epoch"},
       {"test_examples", &Options::test_examples, count, "examples that measure the end"},
@@ -147,7 +149,7 @@ const std::vector<Entry>& entries() {
 
 std::string task_of(const Entry& entry) {
   if (entry.key == "keys" || entry.key == "values") return "recall";
-  if (entry.key == "length" || entry.key == "vocab") return "mqar";
+  if (entry.key == "length" || entry.key == "vocab" || entry.key == "harder") return "mqar";
   return "";
 }
 
@@ -160,8 +162,10 @@ static std::string conflict(const Options& options) {
   if (!options.causal && !mixers(options).empty()) return "mixer: expected attention with causal False but got " + options.mixer;
   if (is_mqar && 4 * options.pairs > options.length)
     return fmt::format("pairs: expected at most a quarter of the length {} but got {}", options.length, options.pairs);
-  if (is_mqar && options.pairs > options.vocab / 2 - 1)
-    return fmt::format("pairs: expected at most {} keys, half the vocabulary, but got {}", options.vocab / 2 - 1, options.pairs);
+  if (const std::int64_t pairs = (options.harder ? 4 : 1) * options.pairs; is_mqar && pairs > options.vocab / 2 - 1)
+    return fmt::format("pairs: expected at most {} keys, half the vocabulary, but got {}{}", options.vocab / 2 - 1, pairs,
+                       options.harder ? " in the longest test" : "");
+  if (options.harder && options.length < 16) return fmt::format("length: expected 16 or more with harder but got {}", options.length);
   if (is_mqar && options.loss == "all") return "loss: mqar asks for answers alone; expected answer but got all";
   return "";
 }
@@ -174,13 +178,15 @@ Task task(const Options& options) {
           .keys = options.keys,
           .values = options.values,
           .length = options.length,
-          .vocab = options.vocab};
+          .vocab = options.vocab,
+          .harder = options.harder};
 }
 
 nn::DecoderLMOptions model_options(const Options& options, Device device) {
   nn::DecoderLMOptions model;
   model.vocab = task(options).ids();
-  model.length = task(options).columns();
+  const std::vector<Task> longer = task(options).longer();
+  model.length = (longer.empty() ? task(options) : longer.back()).columns();
   model.width = options.width;
   model.layers = options.layers;
   model.heads = options.heads;

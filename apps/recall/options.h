@@ -26,6 +26,7 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
   // Data
   std::int64_t pairs = 50, keys = 9, values = 10;
   std::int64_t length = 64, vocab = 8192;  ///< for mqar
+  bool harder = false;                     ///< for mqar: see Task
   std::int64_t train_examples = 10000;
   std::int64_t valid_examples = 1000;  ///< examples for the validation after each epoch
   std::int64_t test_examples = 5000;   ///< examples for the test at the end

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -82,6 +83,58 @@ std::vector<Run> of_best_rates(const std::vector<Run>& runs) {
   return best;
 }
 
+/// The runs, and those of harder mqar once more for each of the longer examples that they were tested on.
+std::vector<Run> with_longer(const std::vector<Run>& runs) {
+  std::vector<Run> all;
+  for (const Run& run : runs) {
+    all.push_back(run);
+    std::int64_t times = 1;
+    for (const std::optional<double>& accuracy : {run.twice, run.four_times}) {
+      times *= 2;
+      if (!accuracy) continue;
+      Run& longer = all.emplace_back(run);
+      longer.length *= times, longer.pairs *= times;
+      longer.accuracy = longer.low = longer.high = *accuracy;
+    }
+  }
+  return all;
+}
+
+/// Prints the accuracies of mixers, a row each, by size and width.
+void print_table(const std::vector<Run>& runs) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::set<std::int64_t>> columns;
+  std::map<std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>, std::vector<Run>> cells;
+  std::vector<std::string> mixers;
+  for (const Run& run : runs) {
+    columns[{run.length, run.pairs}].insert(run.width);
+    cells[{run.mixer, run.length, run.pairs, run.width}].push_back(run);
+    if (std::find(mixers.begin(), mixers.end(), run.mixer) == mixers.end()) mixers.push_back(run.mixer);
+  }
+  const auto is_shorter = [](const std::string& a, const std::string& b) { return a.size() < b.size(); };
+  const std::size_t name = std::max_element(mixers.begin(), mixers.end(), is_shorter)->size();
+  // Each size's cells are as wide together as its label.
+  std::string labels = fmt::format("{:<{}}", "", name);
+  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> cell_widths;
+  for (const auto& [size, of] : columns) {
+    const std::string label = fmt::format("N {}, {}", size.first, apps::counted(size.second, "pair"));
+    const std::size_t cell = cell_widths[size] = std::max<std::size_t>(8, label.size() / of.size() + 3);
+    labels += fmt::format("{:>{}}", label, cell * of.size());
+  }
+  const auto print = [&](const std::string& first, const auto& text) {
+    std::string line = fmt::format("{:<{}}", first, name);
+    for (const auto& [size, of] : columns)
+      for (const std::int64_t width : of) line += fmt::format("{:>{}}", text(size, width), cell_widths[size]);
+    apps::say("{}\n", line);
+  };
+  apps::say("accuracy in percent\n{}\n", labels);
+  print("width", [](const auto&, std::int64_t width) { return fmt::to_string(width); });
+  for (const std::string& mixer : mixers)
+    print(mixer, [&](const auto& size, std::int64_t width) {
+      const auto cell = cells.find({mixer, size.first, size.second, width});
+      return cell == cells.end() ? std::string("-") : fmt::format("{:.2f}", 100 * joined(0, cell->second).y);
+    });
+}
+
 /// Accuracies of multi-query recall by length, mixer and width: a map for each length.
 std::string maps_of(const std::vector<Run>& runs) {
   std::vector<std::string> rows;
@@ -131,6 +184,7 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
     for (const Run& run : runs)
       if (run.task == task) own.push_back(run), mixers.insert(run.mixer);
     if (own.empty()) continue;
+    own = with_longer(own);
     const bool is_mqar = task == "mqar", has_mixers = mixers.size() > 1;
     const auto name = [&](const Run& run) {
       const std::string mlp = run.mlp > 0 ? fmt::format("MLP of {}", run.mlp * run.width) : "no MLP",
@@ -144,7 +198,8 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
                       .left = accuracy(is_mqar ? "accuracy of the answers" : "accuracy of the answer"),
                       .series = series_of(own, name, [&](const Run& run) { return static_cast<double>(is_mqar ? run.width : run.layers); }),
                       .is_even = true};
-    print_summary(chart);
+    if (is_mqar && has_mixers) print_table(own);
+    else print_summary(chart);
     write(task + ".svg", is_mqar && has_mixers ? maps_of(own) : to_svg(chart));
     if (!has_mixers) continue;
     Chart by_state{
@@ -153,6 +208,7 @@ void plot(const std::vector<std::string>& tables, const std::filesystem::path& d
         .left = accuracy("accuracy"),
         .series = series_of(
             own, [](const Run& run) { return run.mixer; }, [](const Run& run) { return std::log2(static_cast<double>(run.state)); }),
+        .is_cut = true,
         .height = 400};
     for (Series& series : by_state.series) series.has_line = series.name == "attention";
     write(task + "-states.svg", to_svg(by_state));

@@ -83,6 +83,8 @@ Run measure(const Options& options, Device device, bool shows_progress, const st
   trainer.run();
   const Score score = training.test();
   const Interval interval = wilson(score);
+  const std::vector<Score> longer = training.test_longer();
+  const auto accuracy = [&](std::size_t i) { return i < longer.size() ? std::optional(longer[i].accuracy()) : std::nullopt; };
   return {.task = options.task,
           .layers = options.layers,
           .width = options.width,
@@ -104,7 +106,9 @@ Run measure(const Options& options, Device device, bool shows_progress, const st
           .seconds_90 = training.passed() ? training.passed()->seconds : 0,
           .mixer = mixer_cell(options.mixer),
           .lr = options.lr,
-          .state = state_bytes(training.model())};
+          .state = state_bytes(training.model()),
+          .twice = accuracy(0),
+          .four_times = accuracy(1)};
 }
 
 /// Calls f(i) for each i below `count`, in this thread, or by several jobs: threads that compute on one CPU thread each, or on a GPU each

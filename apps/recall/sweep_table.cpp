@@ -29,7 +29,7 @@ void for_each_column(Row& run, F&& f) {
   f("seed", run.seed), f("params", run.params), f("accuracy", run.accuracy), f("low", run.low), f("high", run.high);
   f("answers", run.answers), f("train_loss", run.train_loss), f("test_loss", run.test_loss), f("epochs", run.epochs);
   f("updates", run.updates), f("seconds", run.seconds), f("epoch_90", run.epoch_90), f("seconds_90", run.seconds_90);
-  f("mixer", run.mixer), f("lr", run.lr), f("state", run.state);
+  f("mixer", run.mixer), f("lr", run.lr), f("state", run.state), f("twice", run.twice), f("four_times", run.four_times);
 }
 
 /// Parses a value. False unless it is the whole text.
@@ -38,6 +38,8 @@ bool parse(const std::string& text, T& value) {
   if constexpr (std::is_same_v<T, std::string>) {
     value = text;
     return !text.empty() && text == text::printable(text);
+  } else if constexpr (std::is_same_v<T, std::optional<double>>) {
+    return text == "none" || parse(text, value.emplace());
   } else {
     const std::optional<T> number = backend::parse_number<T>(text);
     value = number.value_or(value);
@@ -55,7 +57,8 @@ std::vector<std::string> cells(std::string line) {
 std::string csv_line(const Run* of = nullptr) {
   std::vector<std::string> words;
   for_each_column(of ? *of : Run{}, [&]<class T>(const char* name, const T& value) {
-    if constexpr (std::is_same_v<T, double>) words.push_back(of ? fmt::format("{:.6g}", value) : name);
+    if constexpr (std::is_same_v<T, std::optional<double>>) words.push_back(!of ? name : value ? fmt::format("{:.6g}", *value) : "none");
+    else if constexpr (std::is_same_v<T, double>) words.push_back(of ? fmt::format("{:.6g}", value) : name);
     else words.push_back(of ? fmt::format("{}", value) : name);
   });
   return fmt::format("{}", fmt::join(words, ","));
@@ -106,7 +109,7 @@ std::vector<Run> read_runs(const std::filesystem::path& path, bool continues) {
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     const std::vector<std::string> values = cells(line);
-    if (number == 1 && !continues && values.size() == first_columns) columns.resize(first_columns);
+    if (number == 1 && !continues && values.size() >= first_columns && values.size() < columns.size()) columns.resize(values.size());
     if (number == 1 && values != columns)
       throw io::FileError(fmt::format("{}: expected the columns of tern-recall sweep: task,layers,width,...", path.string()));
     if (number == 1) continue;

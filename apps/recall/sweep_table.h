@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct Run {
   // Tables without the columns from here on can be drawn.
   std::string mixer = "attention";  ///< with + for the commas of Options::mixer
   double lr = 0;
-  std::int64_t state = 0;  ///< bytes that the model keeps of one text that it has read
+  std::int64_t state = 0;                             ///< bytes that the model keeps of one text that it has read
+  std::optional<double> twice = {}, four_times = {};  ///< accuracy on examples of twice and four times the length and pairs, of harder mqar
 };
 
 /// Options::mixer as a cell of the table, whose cells end with commas.

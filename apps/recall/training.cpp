@@ -30,11 +30,16 @@ static Tensor to_device(const std::vector<std::size_t>& picks, Device device) {
 
 /// Number of targets of each example in the loss.
 static std::vector<std::int64_t> count_targets(const Examples& examples, bool answers_alone) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(examples.count), examples.answers);
-  if (answers_alone) return counts;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(examples.count));
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto first = examples.targets.begin() + static_cast<std::ptrdiff_t>(i) * examples.columns;
-    counts[i] = std::count_if(first, first + examples.columns, [](std::int64_t target) { return target >= 0; });
+    const auto is_target = [](std::int64_t target) { return target >= 0; };
+    if (answers_alone) {
+      const auto columns = examples.answer_columns.begin() + static_cast<std::ptrdiff_t>(i) * examples.answers;
+      counts[i] = std::count_if(columns, columns + examples.answers, [&](std::int64_t column) { return is_target(first[column]); });
+    } else {
+      counts[i] = std::count_if(first, first + examples.columns, is_target);
+    }
   }
   return counts;
 }
@@ -49,6 +54,7 @@ Training::Training(const Options& options, const DataSet& data, Device device, t
       test_(upload(data.test)),
       ranks_(run.ranks() && !run.ranks()->is_alone() ? run.ranks() : nullptr),
       per_epoch_(ceil_div(train_.count, options.batch_size)) {
+  for (const Examples& examples : data.longer) longer_.push_back(upload(examples));
   for (nn::TransformerLayer& block : model_.blocks) block.drop = nn::Dropout(options.branch_dropout);
   if (ranks_) target_counts_ = count_targets(data.train, options_.loss == "answer");
   const train::AdamWOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
@@ -77,7 +83,8 @@ Training::Training(const Options& options, const DataSet& data, Device device, t
 
 Training::DeviceExamples Training::upload(const Examples& examples) const {
   const Shape rows{examples.count, examples.columns};
-  return {examples.count, Tensor::from(examples.inputs, rows, device_), Tensor::from(examples.targets, rows, device_),
+  return {examples.count, count_targets(examples, true), Tensor::from(examples.inputs, rows, device_),
+          Tensor::from(examples.targets, rows, device_),
           Tensor::from(examples.answer_columns, {examples.count, examples.answers}, device_)};
 }
 
@@ -120,8 +127,9 @@ train::UpdateBatch Training::batch(std::int64_t update) {
   return {.parts = {{own, static_cast<double>(targets), part}}, .items = rows};
 }
 
-void Training::for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&)>& visit) {
-  constexpr std::size_t rows = 128;
+void Training::for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&, std::int64_t)>& visit) {
+  // Of longer examples as many tokens.
+  const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(128 * train_.inputs.size(1) / examples.inputs.size(1), 1));
   const NoGrad unrecorded;
   const train::PrecisionScope scope(precision(options_));
   model_.eval();
@@ -129,28 +137,37 @@ void Training::for_each_batch(const DeviceExamples& examples, const std::functio
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (const auto& picked : text::fixed_batches(order, rows)) {
     trainer_->require_no_stop();
-    visit(forward(examples, to_device(picked, device_)));
+    std::int64_t answers = 0;
+    for (const std::size_t pick : picked) answers += examples.answers[pick];
+    visit(forward(examples, to_device(picked, device_)), answers);
   }
   model_.train();
 }
 
 Score Training::score(const DeviceExamples& examples) {
   Tensor correct = zeros({}, DType::i64, device_), total = zeros({}, DType::f32, device_);
-  for_each_batch(examples, [&](const Forward& batch) {
-    const HeadInput answers = select_rows(batch.all, batch.answer_rows);
-    correct = correct + sum(eq(argmax(model_.head.forward(answers.hidden)), answers.targets));
-    add_(total, loss(batch) * static_cast<double>(batch.answer_rows.size(0)));
+  std::int64_t answers = 0;
+  for_each_batch(examples, [&](const Forward& batch, std::int64_t own) {
+    const HeadInput asked = select_rows(batch.all, batch.answer_rows);
+    correct = correct + sum(eq(argmax(model_.head.forward(asked.hidden)), asked.targets));
+    add_(total, loss(batch) * static_cast<double>(own));
+    answers += own;
   });
   // The only wait for the device.
-  const std::int64_t answers = examples.count * examples.answer_columns.size(1);
   return {.correct = correct.item<std::int64_t>(),
           .answers = answers,
           .loss = trainer_->require_finite(total.item<double>() / static_cast<double>(answers))};
 }
 
+std::vector<Score> Training::test_longer() {
+  std::vector<Score> scores;
+  for (const DeviceExamples& examples : longer_) scores.push_back(score(examples));
+  return scores;
+}
+
 std::vector<float> Training::test_losses() {
   std::vector<float> result;
-  for_each_batch(test_, [&](const Forward& batch) {
+  for_each_batch(test_, [&](const Forward& batch, std::int64_t) {
     const Tensor losses = cross_entropy(model_.head.forward(batch.all.hidden), batch.all.targets, {.reduction = Reduction::none});
     const std::vector<float> values = losses.to_vector<float>();
     result.insert(result.end(), values.begin(), values.end());
@@ -273,6 +290,9 @@ void train(const Options& options) {
   summary.set("train_loss", trainer.train_loss()).set("test_loss", score.loss);
   summary.set("test_accuracy", score.accuracy()).set("test_answers", score.answers);
   summary.set("test_accuracy_low", interval.low).set("test_accuracy_high", interval.high);
+  const std::vector<Score> longer = training.test_longer();
+  if (!longer.empty())
+    summary.set("test_accuracy_twice_as_long", longer[0].accuracy()).set("test_accuracy_four_times_as_long", longer[1].accuracy());
   if (const auto passed = training.passed())
     summary.set("epoch_of_90_percent", passed->epoch).set("seconds_to_90_percent", passed->seconds);
   std::vector<TargetLoss> losses;
@@ -286,6 +306,9 @@ void train(const Options& options) {
   if (!losses.empty()) print_losses(losses);
   say("test accuracy {:.2f}% (95% confidence: {:.2f}% to {:.2f}%) on {} answers, loss {:.4f} nats\n", 100 * score.accuracy(),
       100 * interval.low, 100 * interval.high, score.answers, score.loss);
+  for (std::size_t i = 0; i < longer.size(); ++i)
+    say("{:.2f}% of {} answers in examples {} times as long, with as many times the pairs\n", 100 * longer[i].accuracy(), longer[i].answers,
+        i == 0 ? "two" : "four");
   if (const auto passed = training.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
   else say("90% were not passed in {}\n", counted(trainer.epochs(), "epoch"));
   run.finish(summary);

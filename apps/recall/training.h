@@ -24,6 +24,8 @@ class Training {
 
   /// The score on the test examples.
   Score test() { return score(test_); }
+  /// The scores on each of DataSet::longer.
+  std::vector<Score> test_longer();
   /// The loss of each target of the test examples, (count, columns), including those that training ignores.
   std::vector<float> test_losses();
 
@@ -44,6 +46,7 @@ class Training {
   /// Examples on the device.
   struct DeviceExamples {
     std::int64_t count = 0;
+    std::vector<std::int64_t> answers;  ///< of each
     Tensor inputs, targets, answer_columns;
   };
   /// Hidden states for the head, (N, width), and the targets of its predictions, (N).
@@ -61,8 +64,8 @@ class Training {
   static HeadInput select_rows(const HeadInput& all, const Tensor& rows);
   Tensor loss(const Forward& batch, Reduction reduction = Reduction::mean) const;
   train::UpdateBatch batch(std::int64_t update);
-  /// Calls `visit` with each batch of the examples, in evaluation mode.
-  void for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&)>& visit);
+  /// Calls `visit` with each batch of the examples and the number of its answers, in evaluation mode.
+  void for_each_batch(const DeviceExamples& examples, const std::function<void(const Forward&, std::int64_t)>& visit);
   Score score(const DeviceExamples& examples);
   train::Validation validate(const train::Trainer& trainer);
 
@@ -71,6 +74,7 @@ class Training {
   const Device device_;
   nn::DecoderLM model_;
   const DeviceExamples train_, valid_, test_;
+  std::vector<DeviceExamples> longer_;
   train::Ranks* const ranks_;                ///< null for a single process
   std::vector<std::int64_t> target_counts_;  ///< with several ranks: targets of each training example in the loss
   std::int64_t per_epoch_;

@@ -107,7 +107,7 @@ Scale x_scale(const Chart& chart, const std::vector<double>& xs) {
   if (chart.is_log) return log_scale(range);
   Scale scale;
   if (!xs.empty()) {
-    scale.low = std::min(xs.front(), 0.0);
+    scale.low = chart.is_cut ? std::floor(xs.front()) : std::min(xs.front(), 0.0);
     scale.high = xs.back() > scale.low ? xs.back() : scale.low + 1;
   }
   scale.ticks = nice_ticks(scale.low, scale.high, 6);
@@ -462,8 +462,9 @@ std::string to_svg(const std::string& title, const std::vector<HeatMap>& maps) {
     const bool is_named = whole_cell >= name_room;
     if (is_named) left += reach(whole.row_names);
     body += text_at(left, top - 26, whole.title, "start", " font-size=\"13\"");
-    body += text_at(left, top - 10, fmt::format("{} x {}, from {:.3g} to {:.3g}", whole.rows, whole.columns, least, greatest), "start",
-                    " font-size=\"11\"");
+    if (!whole.is_percent)
+      body += text_at(left, top - 10, fmt::format("{} x {}, from {:.3g} to {:.3g}", whole.rows, whole.columns, least, greatest), "start",
+                      " font-size=\"11\"");
     body += fmt::format("<rect x=\"{:g}\" y=\"{:g}\" width=\"{:g}\" height=\"{:g}\" fill=\"#ffffff\" stroke=\"{}\"/>\n", left, top, width,
                         height, grey);
     body += fmt::format("<g transform=\"translate({:g} {:g}) scale({:g})\" shape-rendering=\"crispEdges\">{}</g>\n", left, top, cell,

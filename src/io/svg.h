@@ -50,6 +50,7 @@ struct Chart {
   Axis left, right = {};
   std::vector<Series> series;
   bool is_even = false;     ///< a categorical x axis: the occurring values (layers, widths), evenly spaced
+  bool is_cut = false;      ///< the x axis begins at the last whole number below the first value, not at 0
   bool is_log = false;      ///< logarithmic x and left axes; all values are above 0
   bool is_stacked = false;  ///< stacked areas: all series have the same x, and hold a value until the next x
   double width = 640;

@@ -190,3 +190,30 @@ TEST_CASE("Wilson's interval") {
   CHECK(wilson({.correct = 10, .answers = 10}).low == Approx(0.7225).margin(1e-4));
   for (std::int64_t answers : {1, 2, 3, 10, 5000}) CHECK(wilson({.correct = answers, .answers = answers}).high <= 1);
 }
+
+TEST_CASE("Harder examples have five sizes in turn, and longer ones for the test") {
+  const Task task{.is_mqar = true, .pairs = 16, .length = 64, .vocab = 256, .harder = true};
+  const DataSet data = make_data_set(task, 3, 50, 5, 10);
+  const std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {{16, 1}, {32, 2}, {64, 4}, {64, 8}, {64, 16}};
+  REQUIRE(data.train.columns == 64);
+  REQUIRE(data.train.answers == 16);
+  for (std::int64_t i = 0; i < data.train.count; ++i) {
+    const auto [length, pairs] = sizes[static_cast<std::size_t>(i % 5)];
+    const Row target = row_of(data.train.targets, i, 64), columns = row_of(data.train.answer_columns, i, 16);
+    std::int64_t answers = 0, last = 0;
+    for (std::int64_t column = 0; column < 64; ++column)
+      if (target[static_cast<std::size_t>(column)] >= 0) ++answers, last = column;
+    CHECK(answers == pairs);
+    CHECK(last < length);
+    for (std::int64_t k = 0; k < 16; ++k) CHECK((columns[static_cast<std::size_t>(k)] == 0) == (k >= pairs));
+    CHECK(target[0] < 0);
+  }
+  REQUIRE(data.longer.size() == 2);
+  for (const std::int64_t times : {2, 4}) {
+    const Examples& longer = data.longer[static_cast<std::size_t>(times / 4)];
+    CHECK(longer.count == 10);
+    CHECK(longer.columns == 64 * times);
+    CHECK(longer.answers == 16 * times);
+  }
+  CHECK(make_data_set({.is_mqar = true, .pairs = 4}, 3, 1, 0, 1).longer.empty());
+}

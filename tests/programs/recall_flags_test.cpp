@@ -41,7 +41,7 @@ class Reference {
   explicit Reference(const Setting& setting)
       : data(recall::make_data_set(setting.task, setting.seed, setting.train, setting.valid, setting.test)), setting_(setting) {
     setting_.model.vocab = setting.task.ids();
-    setting_.model.length = setting.task.columns();
+    setting_.model.length = (setting.task.harder ? 4 : 1) * setting.task.columns();
     manual_seed(setting.seed);
     model = nn::DecoderLM(setting_.model);
   }
@@ -80,7 +80,11 @@ class Reference {
         const auto at = static_cast<std::size_t>(row * examples.columns + examples.answer_columns[std::size_t(row * examples.answers + i)]);
         right += guesses[at] == examples.targets[at];
       }
-    return right / static_cast<double>(examples.count * examples.answers);
+    return right / answers(examples);
+  }
+  double answers(const Examples& examples) const {
+    if (!setting_.task.harder) return static_cast<double>(examples.count * examples.answers);
+    return static_cast<double>(std::ranges::count_if(examples.targets, [](std::int64_t target) { return target >= 0; }));
   }
 
   recall::DataSet data;
@@ -131,7 +135,10 @@ Seen trains(const std::function<void(Setting&)>& change) {
                 1e-4);
     check_equal({changed.log("valid_accuracy").back(), summary["test_accuracy"]},
                 {reference.valid_accuracy, reference.accuracy(reference.data.test)});
-    CHECK(summary["test_answers"] == setting.test * setting.task.answers());
+    CHECK(summary["test_answers"] == reference.answers(reference.data.test));
+    if (setting.task.harder)
+      check_equal({summary["test_accuracy_twice_as_long"], summary["test_accuracy_four_times_as_long"]},
+                  {reference.accuracy(reference.data.longer.at(0)), reference.accuracy(reference.data.longer.at(1))});
     CHECK(distance(changed.weights(), weights_of(reference.model)) < 2e-5);
     if (&changed == &plain) return;
     CHECK((changed.log("loss") != plain.log("loss") || changed.log("valid_loss") != plain.log("valid_loss") ||
@@ -282,6 +289,7 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--dropout 1", "--dropout: "},
           {"--test-examples 0", "--test-examples: "},
           {"--length 64", "--length: expected --task mqar, which alone has it, but got recall"},
+          {"--harder", "--harder: expected --task mqar, which alone has it, but got recall"},
           {"--task mqar", "--keys: expected --task recall, which alone has it, but got mqar"},
           {"--pairs 1 --keys 1 --values 2", "give too few"},
           {"--precision tf32", "--precision tf32: "},
@@ -303,9 +311,13 @@ const std::vector<FlagTable>& tern::programs::test::recall_tables() {
       {base,  // without the keys and values that mqar has not
        {{mqar, trains_mqar()},
         {"--length 20", trains_mqar([](recall::Task& task) { task.length = 20; }), mqar},
-        {"--vocab 40", trains_mqar([](recall::Task& task) { task.vocab = 40; }), mqar}},
+        {"--vocab 40", trains_mqar([](recall::Task& task) { task.vocab = 40; }), mqar},
+        {"--harder", trains_mqar([](recall::Task& task) { task.harder = true; }), mqar}},
        {{"--task mqar --pairs 17 --length 64", "--pairs: expected at most a quarter of the length 64 but got 17"},
         {"--task mqar --vocab 8 --pairs 4 --length 64", "--pairs: expected at most 3 keys"},
+        {"--task mqar --harder --length 64 --vocab 32 --pairs 4",
+         "--pairs: expected at most 15 keys, half the vocabulary, but got 16 in the"},
+        {"--task mqar --harder --length 12 --pairs 3", "--length: expected 16 or more with harder but got 12"},
         {"--task mqar --loss all", "--loss: mqar asks for answers alone"}}},
       {{program,
         "train --out OUT/run --device cpu --threads 1 --width 8 --layers 1 --heads 1 --train-examples 64 --valid-examples 5 "

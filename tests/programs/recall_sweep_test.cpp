@@ -150,8 +150,8 @@ TEST_CASE("tern-recall sweep --mixer --lrs (models of several mixers, each with 
   std::string table = slurp(path / "sweep.csv");
   const fs::path csv = sweep.directory / "rates.csv";
   table.resize(table.find('\n') + 1);
-  for (const char* row :
-       {"0.25,0.2,0.3,9,1,1,1,1,1,0,0,gla,0.1,8", "0.75,0.7,0.8,9,1,1,1,1,1,0,0,gla,0.2,8", "0.5,0.4,0.6,9,1,1,1,1,1,0,0,gla,0.3,8"})
+  for (const char* row : {"0.25,0.2,0.3,9,1,1,1,1,1,0,0,gla,0.1,8,none,none", "0.75,0.7,0.8,9,1,1,1,1,1,0,0,gla,0.2,8,none,none",
+                          "0.5,0.4,0.6,9,1,1,1,1,1,0,0,gla,0.3,8,none,none"})
     table += std::string("mqar,2,8,0,16,1,1,9,") + row + "\n";
   spill(csv, table);
   CHECK(contains(done(run(recall, {"plot", csv.string()})).out, "8: 75.00% (70.00 to 80.00)"));
@@ -164,6 +164,37 @@ TEST_CASE("tern-recall sweep --pairs (of each length, of all, or of recall)") {
   CHECK(column(ran(sweeping(), grid + "--pairs 3,4"), "length") == std::vector<std::string>{"8", "10"});
 }
 
+/// Four models, of which the first takes longest. Of those that reach the target with their first rate there is no second run.
+static const std::string several =
+    "--task mqar --preset mqar --vocab 32 --train-examples 300 --layers 1 --heads 1 --seeds 1 --lengths 48,16 --widths 8 --mixer attention "
+    "--mixer gla --lrs 0.03,1e-9 --target 0.2 --epochs 2 ";
+
+TEST_CASE("tern-recall sweep --harder (accuracies on longer examples, in the table and the pictures)") {
+  const std::string task = "--task mqar --preset mqar --vocab 64 --heads 1 --pairs 4 --harder ";
+  const Ran& sweep = ran(sweep_of_mqar(), task + "--layers 1 --widths 16 --seeds 2 --lengths 16 --lrs 0.02 --mixer attention --mixer conv");
+  const Command& train = recall_tables()[0].command;  // without keys and values
+  const Json summary = ran(train, task + "--length 16 --lr 0.02").summary();
+  CHECK(std::stod(column(sweep, "twice")[0]) == Approx(summary["test_accuracy_twice_as_long"].get<double>()).epsilon(1e-5));
+  CHECK(std::stod(column(sweep, "four_times")[0]) == Approx(summary["test_accuracy_four_times_as_long"].get<double>()).epsilon(1e-5));
+  CHECK(column(ran(sweep_of_mqar(), several), "twice")[0] == "none");
+  for (const char* size : {"N 16, 4 pairs", "N 32, 8 pairs", "N 64, 16 pairs"}) {
+    CHECK(contains(sweep.result.out, size));
+    CHECK(contains(slurp(sweep.directory / "sweep/mqar.svg"), std::string(">") + size + "<"));
+  }
+  const fs::path csv = sweep.directory / "known.csv";
+  std::string table = slurp(sweep.directory / "sweep/sweep.csv");
+  table.resize(table.find('\n') + 1);
+  for (const char* row : {"gla,0.1,8,0.5,0.25", "conv,0.1,8,none,none"})
+    table += std::string("mqar,2,8,0,16,4,1,9,1,1,1,9,1,1,1,1,1,0,0,") + row + "\n";
+  spill(csv, table);
+  const std::string shown = done(run(recall, {"plot", csv.string()})).out;
+  CHECK(contains(shown, fmt::format("\ngla {:>16}{:>16}{:>17}\n", "100.00", "50.00", "25.00")));
+  CHECK(contains(shown, fmt::format("\nconv{:>16}{:>16}{:>17}\n", "100.00", "-", "-")));
+  // The axis of states of 8 bytes begins at 3.
+  CHECK(contains(slurp(sweep.directory / "mqar-states.svg"), ">3<"));
+  CHECK_FALSE(contains(slurp(sweep.directory / "mqar-states.svg"), ">0<"));
+}
+
 /// A table without its times.
 static std::string without_seconds(const fs::path& csv) {
   std::string text;
@@ -174,11 +205,6 @@ static std::string without_seconds(const fs::path& csv) {
   }
   return text;
 }
-
-/// Four models, of which the first takes longest. Of those that reach the target with their first rate there is no second run.
-static const std::string several =
-    "--task mqar --preset mqar --vocab 32 --train-examples 300 --layers 1 --heads 1 --seeds 1 --lengths 48,16 --widths 8 --mixer attention "
-    "--mixer gla --lrs 0.03,1e-9 --target 0.2 --epochs 2 ";
 
 TEST_CASE("tern-recall sweep --jobs (models trained at once: the same table, in the same order)") {
   const Ran &one = ran(sweep_of_mqar(), several), &three = ran(sweep_of_mqar(), several + "--jobs 3");
@@ -226,4 +252,10 @@ TEST_CASE("tern-recall plot --out (where the picture goes)") {
   CHECK(!fs::exists(path / "recall.svg"));
   REQUIRE(run(recall, {"plot", csv.string()}).code == 0);
   CHECK(slurp(path / "recall.svg") == drawn);
+}
+
+TEST_CASE("A sweep by several jobs on a GPU has the table of one", "[cuda]") {
+  const std::string on_gpu = several + "--device cuda ";
+  const Ran &one = ran(sweep_of_mqar(), on_gpu), &three = ran(sweep_of_mqar(), on_gpu + "--jobs 3");
+  CHECK(without_seconds(three.directory / "sweep/sweep.csv") == without_seconds(one.directory / "sweep/sweep.csv"));
 }
