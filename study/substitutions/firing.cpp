@@ -20,7 +20,7 @@ compiler::Pattern pattern_of(const Terms& terms, Id id, const std::vector<Tensor
   const auto f = [&](const Tensors& in) {
     std::array<Tensor, input_count> of;
     std::copy(in.begin(), in.end(), of.begin());
-    return Tensors{Judge::compute(terms, id, of, dtype, free_number)};
+    return Tensors{Judge::compute(terms, id, of, dtype, free_number, true)};
   };
   return {f, inputs, {free_number}};
 }

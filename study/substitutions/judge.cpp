@@ -48,6 +48,22 @@ double unit(DType dtype, double x) {
   return std::ldexp(1.0, std::max(x == 0 ? least : std::ilogb(x), least) - digits);
 }
 
+/// The sum of term(0), term(1), ..., in the dtype that sums of `dtype` have.
+template <class F>
+Tensor added(std::int64_t count, DType dtype, const F& term) {
+  const DType wide = dtype == DType::f64 ? dtype : DType::f32;
+  Tensor sum = term(0, wide);
+  for (std::int64_t k = 1; k < count; ++k) sum = add(sum, term(k, wide));
+  return cast(sum, dtype);
+}
+Tensor sum_in_order(const Tensor& x) {
+  return added(x.size(-1), x.dtype(), [&](std::int64_t k, DType wide) { return cast(slice(x, -1, k, k + 1), wide); });
+}
+Tensor product_in_order(const Tensor& x, const Tensor& y) {
+  return added(x.size(-1), x.dtype(),
+               [&](std::int64_t k, DType wide) { return mul(cast(slice(x, -1, k, k + 1), wide), cast(slice(y, -2, k, k + 1), wide)); });
+}
+
 std::vector<double> elements(const Tensor& x) { return cast(x, DType::f64).to_vector<double>(); }
 
 /// A number with all digits of f32; any NaN without a sign.
@@ -99,7 +115,7 @@ Judge::Judge() {
   }
 }
 
-Tensor Judge::compute(const Terms& terms, Id id, const std::array<Tensor, input_count>& inputs, DType low, double number) {
+Tensor Judge::compute(const Terms& terms, Id id, const std::array<Tensor, input_count>& inputs, DType low, double number, bool by_kernels) {
   std::vector<std::pair<Id, Tensor>> values;
   const auto value = [&](Id part) -> const Tensor& {
     return std::find_if(values.begin(), values.end(), [&](const auto& known) { return known.first == part; })->second;
@@ -112,7 +128,7 @@ Tensor Judge::compute(const Terms& terms, Id id, const std::array<Tensor, input_
       case Op::mul: return mul(x, value(node.y));
       case Op::div: return div(x, value(node.y));
       case Op::max: return maximum(x, value(node.y));
-      case Op::matmul: return matmul(x, value(node.y));
+      case Op::matmul: return by_kernels ? matmul(x, value(node.y)) : product_in_order(x, value(node.y));
       case Op::concat: return cat({x, value(node.y)}, -1);
       case Op::neg: return neg(x);
       case Op::exp: return exp(x);
@@ -120,7 +136,7 @@ Tensor Judge::compute(const Terms& terms, Id id, const std::array<Tensor, input_
       case Op::sqrt: return sqrt(x);
       case Op::rsqrt: return rsqrt(x);
       case Op::relu: return relu(x);
-      case Op::sum: return sum(x, {-1}, true);
+      case Op::sum: return by_kernels ? sum(x, {-1}, true) : sum_in_order(x);
       case Op::maxr: return max(x, {-1}, true);
       case Op::transpose: return transpose(x, -2, -1);
       case Op::split0: return slice(x, -1, 0, x.size(-1) / 2);

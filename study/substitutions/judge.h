@@ -8,8 +8,9 @@
 namespace tern::substitutions {
 
 // Note [Judge]
-// Both sides are computed by the library's ops in f32, bf16 and f16, and the left one in float64 as well, from the same inputs. These have
-// three shapes: one element each; matrices of 2 x 4, 4 x 2 and 4 x 4, in two ways that fit the left side. Their elements are normally
+// Both sides are computed by the library's ops in f32, bf16 and f16, and the left one in float64 as well, from the same inputs. Sums, and
+// products of matrices, add from left to right, of 16 bits in f32: the order of a kernel depends on shapes and on the processor. Inputs
+// have three shapes: one element each; matrices of 2 x 4, 4 x 2 and 4 x 4, in two ways that fit the left side. Their elements are normally
 // distributed, subnormal, +-1e25 (in f16 +-6e4), +-1e4, within +-100, +-1, +-0, and in every fourth matrix +-inf or NaN as well. The number
 // s is -3, and 0.3.
 //
@@ -34,9 +35,10 @@ class Judge {
  public:
   Judge();
   Judgement operator()(const Terms& terms, Id left, Id right) const;
-  /// A term computed by ops, of inputs (..., rows, columns): `low` is the dtype that narrow casts to, and widen to f32, or to f64 from
-  /// that.
-  static Tensor compute(const Terms& terms, Id id, const std::array<Tensor, input_count>& inputs, DType low, double number);
+  /// A term computed by ops, of inputs (..., rows, columns). narrow casts to `low`, widen to f32, or to f64 where that is `low`. Sums and
+  /// products are the library's own `by_kernels`.
+  static Tensor compute(const Terms& terms, Id id, const std::array<Tensor, input_count>& inputs, DType low, double number,
+                        bool by_kernels = false);
 
  private:
   /// Inputs of one dtype, and the same in float64.

@@ -64,8 +64,11 @@ TEST_CASE("tern-bench rules --out --check (the text of rules)") {
 }
 
 TEST_CASE("The rules that were found hold") {
-  const Result found = run(bench, {"rules", "--check", source + "/study/substitutions/found.rules"});
-  CHECK(found.out + found.err == source + "/study/substitutions/found.rules: 1955 rules hold\n");
+  const std::string file = source + "/study/substitutions/found.rules";
+  const std::size_t count = lines(slurp(file)) - 1;  // the first is a comment
+  CHECK(count >= 40);
+  const Result found = run(bench, {"rules", "--check", file});
+  CHECK(found.out + found.err == file + ": " + std::to_string(count) + " rules hold\n");
 }
 
 TEST_CASE("tern-bench rules --models (how often rules fit programs)") {

@@ -190,7 +190,7 @@ TEST_CASE("The judge tells equal bits, small errors and the rest") {
       {Verdict::exact,
        {"(neg (neg a)) => a", "(narrow (exp (widen a))) => (exp a)", "(max a a) => a", "(add b (neg a)) => (sub b a)",
         "(scale -1 a) => (neg a)", "(transpose (add (transpose a) (transpose b))) => (add a b)", "(split0 (concat a b)) => a",
-        "(mul v (neg a)) => (mul (neg v) a)"}},
+        "(mul v (neg a)) => (mul (neg v) a)", "(sum v) => v", "(narrow (matmul (widen a) (widen b))) => (matmul a b)"}},
       {Verdict::sound,
        {"(neg (sub a b)) => (sub b a)", "(div a (sqrt b)) => (mul a (rsqrt b))", "(relu (max a b)) => (max (relu a) (relu b))"}}};
   for (const auto& [verdict, rules] : wanted)
