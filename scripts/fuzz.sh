@@ -11,7 +11,11 @@ build=$PWD/$1
 seconds=$2
 shift 2
 names=("$@")
-[[ ${#names[@]} -gt 0 ]] || names=(safetensors tokenizer config encode corpus gzip)
+if [[ ${#names[@]} -eq 0 ]]; then
+  names=(tests/fuzz/*_fuzz.cpp)
+  names=("${names[@]#tests/fuzz/}")
+  names=("${names[@]%_fuzz.cpp}")
+fi
 mkdir -p "$build/findings"
 cd "$build/findings"
 failed=0

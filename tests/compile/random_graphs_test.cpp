@@ -221,7 +221,7 @@ void check(std::uint64_t first, std::uint64_t count, const Setting& setting, std
   }
   set_num_threads(threads);
   CHECK(refused <= count / 16);
-  CHECK(reordered <= (setting.device == cpu ? count / 500 : count / 4));
+  CHECK(reordered <= (setting.device == cpu ? count / 200 : count / 4));
 }
 
 }  // namespace
