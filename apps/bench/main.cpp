@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   tern::bench::add_step(app);
   tern::bench::add_compile(app);
   tern::bench::add_rules(app);
+  tern::bench::add_loops(app);
   tern::bench::add_memory(app);
   tern::bench::add_ops(app);
   tern::bench::add_attention(app);

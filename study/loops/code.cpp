@@ -245,29 +245,6 @@ class Printer {
     }
   }
 
-  /// Guards that all statements below share, of loops that are known.
-  std::vector<Bound> common_guards(const Node& node, const std::vector<int>& around) const {
-    if (node.kind == Node::Kind::barrier) return {};
-    if (node.kind == Node::Kind::statement) {
-      std::vector<Bound> known;
-      for (const Bound& g : node.statement.guards)
-        if (std::all_of(g.value.digits.begin(), g.value.digits.end(),
-                        [&](const Digit& d) { return std::find(around.begin(), around.end(), d.loop) != around.end(); }))
-          known.push_back(g);
-      return known;
-    }
-    std::vector<Bound> common;
-    for (std::size_t i = 0; i < node.body.size(); ++i) {
-      const std::vector<Bound> own = common_guards(node.body[i], around);
-      if (i == 0) common = own;
-      std::erase_if(common, [&](const Bound& g) {
-        return std::none_of(own.begin(), own.end(),
-                            [&](const Bound& x) { return text_of(x.value) == text_of(g.value) && x.limit == g.limit; });
-      });
-    }
-    return common;
-  }
-
   void print(const std::vector<Node>& body, std::size_t nest, const std::vector<int>& around, std::int64_t group) {
     for (const Node& node : body) {
       std::vector<Bound> guards = common_guards(node, around);

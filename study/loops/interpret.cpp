@@ -13,11 +13,12 @@ namespace study::loops {
 namespace {
 
 constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
-constexpr std::int64_t red_zone = 64, max_steps = 30'000'000;
+constexpr std::int64_t red_zone = 64, max_steps = 10'000'000;
 
 class Interpreter {
  public:
-  Interpreter(const Program& p, const Values& values) : p_(p), at_(p.loops.size()), scopes_(p.loops.size() + 1) {
+  Interpreter(const Program& p, const Values& values) : p_(p), at_(p.loops.size()), scopes_(p.loops.size() + 1), guards_(p.loops.size()) {
+    collect_guards(p.body, {});
     const std::vector<Site> sites = sites_of(p);
     for (std::size_t t = 0; t < p.tensors.size(); ++t) {
       const Tensor& tensor = p.tensors[t];
@@ -93,6 +94,18 @@ class Interpreter {
     y = s.write == Write::assign ? x : s.write == Write::add ? y + x : x > y || std::isnan(x) ? x : y;
     if (s.write == Write::assign && !written_[t].empty()) ++written_[t][to];
   }
+  /// The steps of a loop that no statement in it runs at are left out.
+  void collect_guards(const std::vector<Node>& body, std::vector<int> around) {
+    for (const Node& node : body) {
+      if (node.kind != Node::Kind::loop) continue;
+      around.push_back(node.loop);
+      std::vector<Bound>& guards = guards_[static_cast<std::size_t>(node.loop)];
+      guards = common_guards(node, around);
+      std::erase_if(guards, [&](const Bound& g) { return !goes_over(g.value, node.loop); });
+      collect_guards(node.body, around);
+      around.pop_back();
+    }
+  }
   void run(const std::vector<Node>& body) {
     for (const Node& node : body) {
       if (node.kind == Node::Kind::statement) run(node.statement);
@@ -102,7 +115,7 @@ class Interpreter {
       for (std::int64_t i = 0; i < loop.extent; ++i) {
         at_[l] = loop.bind == Bind::none ? i : loop.extent - 1 - i;
         for (const std::size_t t : scopes_[l]) std::fill(memory_[t].begin(), memory_[t].end(), nothing);
-        run(node.body);
+        if (hold(guards_[l])) run(node.body);
       }
     }
   }
@@ -110,6 +123,7 @@ class Interpreter {
   const Program& p_;
   std::vector<std::int64_t> at_;                  ///< the step of each loop
   std::vector<std::vector<std::size_t>> scopes_;  ///< tensors that live in each loop's body
+  std::vector<std::vector<Bound>> guards_;        ///< of all that is in each loop's body
   std::vector<std::vector<double>> memory_;
   std::vector<std::vector<int>> written_;
   std::int64_t steps_ = 0;

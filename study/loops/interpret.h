@@ -11,7 +11,7 @@ Values make_values(const Program& program, unsigned seed = 1);
 
 /// Runs a program statement by statement, in f64: the oracle of all schedules. Threads, blocks and cores take their turns, the last one
 /// first. Each tensor lies between red zones of NaN, and a local one is NaN before it is written. Throws Error if the program writes
-/// outside of a tensor, or an output's element never or twice, or takes more than 3 * 10^7 steps.
+/// outside of a tensor, or an output's element never or twice, or takes more than 10^7 steps.
 Values interpret(const Program& program, Values values);
 
 /// Runs the kernel under the lines at small odd sizes, by the interpreter, and compares with the kernel without a schedule. Throws Error

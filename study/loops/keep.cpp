@@ -6,6 +6,28 @@
 
 namespace study::loops {
 
+namespace {
+
+/// Scales and extents of digits, from the smallest.
+std::vector<std::pair<std::int64_t, std::int64_t>> form_of(const Index& index) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> form;
+  for (const Digit& d : index.digits) form.emplace_back(d.scale, d.extent);
+  std::sort(form.begin(), form.end());
+  return form;
+}
+/// The same digits without gaps between them.
+Index packed(Index index) {
+  std::sort(index.digits.begin(), index.digits.end(), [](const Digit& a, const Digit& b) { return a.scale < b.scale; });
+  std::int64_t next = 1;
+  for (Digit& d : index.digits) {
+    d.scale = next;
+    next *= d.extent;
+  }
+  return index;
+}
+
+}  // namespace
+
 void Edit::keep(const Line& line) {
   for (const std::string& name : line.names) {
     const int t = tensor_named(name);
@@ -62,6 +84,7 @@ void Edit::keep_reads(const Site& first, std::size_t depth, int t, Tensor::Kind 
   Node& at = node_of(around.back());
   const Access* model = nullptr;
   std::vector<std::int64_t> shape;
+  bool is_packed = kind == Tensor::Kind::registers;  // where all read elements that lie alike
   for_each_statement(at, [&](Statement& s) {
     for_each_read(std::as_const(s.value), [&](const Access& a) {
       if (a.tensor != t) return;
@@ -71,9 +94,12 @@ void Edit::keep_reads(const Site& first, std::size_t depth, int t, Tensor::Kind 
         if (!difference.digits.empty())
           refuse("expected one part of {} in loop {} but it reads several", tensor(t).name, loop(around.back()).name);
         shape[d] = std::max(shape[d], largest(part_of(a.at[d], is_own)) + 1);
+        is_packed &= form_of(part_of(a.at[d], is_own)) == form_of(part_of(model->at[d], is_own));
       }
     });
   });
+  const auto own_part = [&](const Index& index) { return is_packed ? packed(part_of(index, is_own)) : part_of(index, is_own); };
+  for (std::size_t d = 0; is_packed && d < shape.size(); ++d) shape[d] = largest(own_part(model->at[d])) + 1;
   const int copy = new_tensor(tensor(t).name + (kind == Tensor::Kind::shared ? "_s" : "_r"), kind, tensor(t).axes, shape);
   Statement fill{{copy, {}}, Write::assign, {Op::read, 0, {t, {}}}};
   std::vector<int> loops;
@@ -84,21 +110,21 @@ void Edit::keep_reads(const Site& first, std::size_t depth, int t, Tensor::Kind 
       if (goes_over(*model, l)) loops.push_back(copies[l] = new_loop(Loop(loop(l))));
     }
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    Index own = copied(part_of(model->at[d], is_own), copies);
+    Index own = copied(part_of(model->at[d], is_own), copies), to = copied(own_part(model->at[d]), copies);
     if (kind == Tensor::Kind::shared) {
       loops.push_back(new_loop({tensor(t).name + "_" + tensor(t).axes[d], shape[d]}));
-      own = whole(p_, loops.back());
+      own = to = whole(p_, loops.back());
     }
     const Index from = sum(part_of(model->at[d], is_around), own);
     if (largest(from) >= tensor(t).shape[d]) fill.inside.push_back({from, tensor(t).shape[d]});
-    fill.to.at.push_back(own);
+    fill.to.at.push_back(to);
     fill.value.read.at.push_back(from);
   }
   for_each_statement(at, [&](Statement& s) {
     for_each_read(s.value, [&](Access& a) {
       if (a.tensor != t) return;
       a.tensor = copy;
-      for (Index& index : a.at) index = part_of(index, is_own);
+      for (Index& index : a.at) index = own_part(index);
     });
   });
   at.body.insert(at.body.begin(), nest(loops, std::move(fill)));
@@ -129,7 +155,7 @@ void Edit::keep_reduction(const Site& w, std::size_t depth, const std::vector<in
   Access kept{0, {}};
   std::vector<std::string> axes = tensor(t).axes;
   std::vector<std::int64_t> shape;
-  for (const Index& index : step.to.at) kept.at.push_back(part_of(index, is_own));
+  for (const Index& index : step.to.at) kept.at.push_back(packed(part_of(index, is_own)));
   for (const int l : parts) kept.at.push_back(whole(p_, l)), axes.push_back(loop(l).name);
   for (const Index& index : kept.at) shape.push_back(largest(index) + 1);
   kept.tensor = new_tensor(name, kind, axes, shape);

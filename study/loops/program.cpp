@@ -260,6 +260,12 @@ std::string to_text(const Program& p) {
   return text;
 }
 
+std::string to_text(const Program& p, const Node& node) {
+  std::string text;
+  print(p, {node}, 0, text);
+  return text;
+}
+
 std::vector<Site> sites_of(const Program& p) {
   std::vector<Site> sites;
   Site site{};
@@ -311,6 +317,24 @@ void for_each_index(Statement& s, const std::function<void(Index&)>& f) {
 void for_each_statement(Node& node, const std::function<void(Statement&)>& f) {
   if (node.kind == Node::Kind::statement) f(node.statement);
   for (Node& child : node.body) for_each_statement(child, f);
+}
+
+std::vector<Bound> common_guards(const Node& node, const std::vector<int>& around) {
+  if (node.kind == Node::Kind::barrier) return {};
+  std::vector<Bound> common = node.statement.guards;
+  const auto is_known = [&](const Digit& d) { return std::find(around.begin(), around.end(), d.loop) != around.end(); };
+  std::erase_if(common, [&](const Bound& g) { return !std::all_of(g.value.digits.begin(), g.value.digits.end(), is_known); });
+  for (std::size_t i = 0; i < node.body.size(); ++i) {
+    const std::vector<Bound> own = common_guards(node.body[i], around);
+    if (i == 0) common = own;
+    const auto is_same = [](const Bound& a, const Bound& b) {
+      const Index rest = a.value - b.value;
+      return rest.digits.empty() && rest.constant == 0 && a.limit == b.limit;
+    };
+    std::erase_if(common,
+                  [&](const Bound& g) { return std::none_of(own.begin(), own.end(), [&](const Bound& x) { return is_same(x, g); }); });
+  }
+  return common;
 }
 
 Index operator-(const Index& a, const Index& b) {

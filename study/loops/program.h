@@ -98,6 +98,7 @@ std::vector<std::vector<std::int64_t>> odd_sizes(const std::string& name);
 
 /// The program as text, a line for each loop and statement.
 std::string to_text(const Program& program);
+std::string to_text(const Program& program, const Node& node);
 std::string to_text(const Program& program, const Index& index);
 std::string to_text(const Program& program, const Access& access);
 
@@ -122,6 +123,9 @@ bool reads(const Statement& statement, int tensor);
 void for_each_index(Statement& statement, const std::function<void(Index&)>& f);
 /// f(statement) for each below the node.
 void for_each_statement(Node& node, const std::function<void(Statement&)>& f);
+
+/// Guards that all statements below a node share, of loops that are around it; none above a barrier, which all threads must reach.
+std::vector<Bound> common_guards(const Node& node, const std::vector<int>& around);
 
 Index operator-(const Index& a, const Index& b);
 /// The largest value of an index.

@@ -36,6 +36,7 @@ SMALL = {
     ("tern-bench", "step"): "--model ar --batch 1 --length 8 --vocab 100 --steps 1 --warmup 0",
     ("tern-bench", "compile"): "--model char --batch 1 --length 4 --width 8 --layers 1 --vocab 11 --pass forward --seconds 1e-6",
     ("tern-bench", "rules"): "--ops 1",
+    ("tern-bench", "loops"): "--kernel gelu --size 9 --seconds 1e-6",
     ("tern-bench", "ops"): "--op adamw --dtype fp32 --seconds 1e-6",
     ("tern-bench", "conv1d"): "--dtype fp32 --taps 3 --seconds 1e-6",
 }

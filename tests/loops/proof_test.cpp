@@ -1,4 +1,6 @@
 // The proof refuses programs that are wrong, however they came about: each here is right but for one fault.
+#include <cmath>
+
 #include "catch.h"
 #include "schedule_text.h"
 
@@ -165,4 +167,22 @@ TEST_CASE("A register belongs to one thread, and shared memory to one block") {
   p = product("split i by 8 -> io, i\nbind io block\nkeep a in shared at io");
   for (Loop& l : p.loops) l.bind = l.name == "i" || l.name == "a_i" ? Bind::block : Bind::none;
   CHECK_FALSE(refusal(p).empty());
+}
+
+TEST_CASE("The interpreter finds what the proof is to find") {
+  // A row that is left out: what is read is nothing, not the row before.
+  Program p = kernel("softmax", {2, 8});
+  const Values values = make_values(p);
+  writer(p, "e", Write::assign).guards.push_back({whole(p, 0), 1});
+  const std::vector<double> y = interpret(p, values)[1];
+  CHECK((std::isfinite(y[0]) && std::isnan(y[8])));
+  // Beside an output, and twice.
+  p = kernel("gelu", {8});
+  writer(p, "y", Write::assign).to.at[0].constant = 1;
+  CHECK(contains(message_of([&] { interpret(p, make_values(p)); }), "expected writes within y but its red zone is written"));
+  writer(p, "y", Write::assign).to.at[0] = {};
+  CHECK(contains(message_of([&] { interpret(p, make_values(p)); }), "expected each element of y to be assigned once but one is 8 times"));
+  p.loops[0].extent = 100'000'000;
+  CHECK(contains(message_of([&] { interpret(p, make_values(p)); }), "take smaller tiles"));
+  CHECK(contains(message_of([&] { compare("y", {1, 2}, {1, 3}, 1e-3); }), "expected 3 of element 1 of y but got 2"));
 }

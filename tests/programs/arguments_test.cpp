@@ -6,7 +6,7 @@ using namespace tern::programs::test;
 TEST_CASE("Help is given for every subcommand, with its presets' values") {
   for (const auto& [program, commands] : std::vector<std::pair<std::string, Arguments>>{
            {translate, {"train", "decode", "average", "quantise", "score"}},
-           {bench, {"step", "memory", "ops", "attention", "mixers", "conv1d", "count", "comm", "accounting", "report"}},
+           {bench, {"step", "loops", "memory", "ops", "attention", "mixers", "conv1d", "count", "comm", "accounting", "report"}},
            {recall, {"train", "sweep", "plot", "hardcoded"}}}) {
     const Result all = run(program, {"--help"});
     CHECK(all.code == 0);
@@ -46,8 +46,10 @@ TEST_CASE("A mistake in a command is one line, and leaves nothing behind") {
                             {"hardcoded --vocab 10", "expected both or neither"},
                             {"plot OUT/sweep.csv", "could not be read"},
                             {"plot", "csv is required"}});
-  check_refusals(bencher,
-                 {{"", "expected a subcommand (step, compile, memory, ops, attention, mixers, conv1d, count, comm, accounting, report)"}});
+  check_refusals(
+      bencher,
+      {{"",
+        "expected a subcommand (step, compile, rules, loops, memory, ops, attention, mixers, conv1d, count, comm, accounting, report)"}});
 }
 
 TEST_CASE("Help that cannot be written is an error") {
