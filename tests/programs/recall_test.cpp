@@ -88,7 +88,7 @@ TEST_CASE("A sweep writes a row a run, and a picture") {
   CHECK(!fs::exists(out / "mqar.svg"));
 
   // Tables of several sweeps become one picture each task, and what they say together is printed.
-  const std::string head = table.substr(0, table.find(",mixer,lr,state\n")) + "\n";
+  const std::string head = table.substr(0, table.find(",mixer,lr,state,")) + "\n";
   const std::string rest = ",50,1,1,1,1,1,";  // answers, losses, epochs, updates, seconds
   spill(directory / "one.csv",
         head + "recall,1,64,2,102,50,1,9,0.27,0.26,0.28" + rest + "0,0\n" + "recall,2,64,2,102,50,1,9,0.95,0.9,1" + rest + "1,1\n");
