@@ -62,3 +62,17 @@ const FlagTable& tern::programs::test::loops_table() {
 TEST_CASE("tern-bench: each flag of loops shows as its row says") { check_flags(loops_table()); }
 
 TEST_CASE("tern-bench: a wrong value of loops is refused") { check_refusals(loops_table().command, loops_table().refusals); }
+
+TEST_CASE("tern-bench loops: lessons of a GPU compute there what the interpreter does", "[cuda]") {
+  for (const char* kernel : {"matmul", "softmax"})
+    for (const auto& entry : fs::directory_iterator(lessons + kernel + "/gpu")) {
+      INFO(entry.path().string());
+      const std::string sizes = kernel[0] == 'm' ? "256,384,128" : "64,1024";
+      // Each line's program is compared at a small odd size; a difference ends the command.
+      const auto result = run(bench, {"loops", "--kernel", kernel, "--size", sizes, "--schedule", entry.path().string(), "--device", "cuda",
+                                      "--seconds", "1e-6"});
+      INFO(result.err);
+      CHECK(result.code == 0);
+      CHECK(contains(result.out, " ms, "));
+    }
+}
