@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "autodiff/autograd_state.h"
 #include "autodiff/engine.h"
+#include "compile/history.h"
 #include "compile/trace.h"
 #include "ops/autocast.h"
 #include "ops/factory.h"
@@ -21,6 +20,12 @@ namespace {
 
 constexpr std::size_t max_programs = 64;
 constexpr std::int64_t max_waiting = 32;  // calls of one kind before their backward passes that have programs
+
+/// True from a call until its backward pass has begun, or cannot come any more.
+bool is_awaited(const std::weak_ptr<bool>& begun) {
+  const std::shared_ptr<bool> has_begun = begun.lock();
+  return has_begun && !*has_begun;
+}
 
 /// True for the calls of a kind of arguments, counted from the first traced one, that are traced and compared with it: 2, 10, 100, 1000,
 /// ...
@@ -52,59 +57,6 @@ Tensors for_caller(std::span<const Tensor> results, std::int64_t copied_bytes) {
   return given;
 }
 
-/// A tensor that results have a gradient for: an argument, or a leaf from outside.
-struct Source {
-  std::size_t argument = 0;  ///< of no leaf
-  Tensor leaf;
-};
-/// The history of a function's results.
-struct History {
-  std::vector<Source> sources;
-  std::vector<std::size_t> results;  ///< those that have one
-};
-
-/// The history of results, back to the arguments and to leaves. It began after the node of that number; a result whose history a backward
-/// pass has freed has none.
-History history_of(const Tensors& results, const Tensors& arguments, std::uint64_t begin) {
-  History history;
-  std::unordered_set<const Node*> seen;
-  std::unordered_map<const Node*, std::size_t> ends;
-  std::vector<Ref<Node>> roots;  // a leaf that only results are has no node otherwise
-  for (std::size_t i = 0; i < arguments.size(); ++i)
-    if (const Ref<Node>& node = roots.emplace_back(edge_of(arguments[i]).node)) ends.emplace(node.get(), i);
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    std::vector<const Node*> path, sources;
-    std::unordered_set<const Node*> new_ones;
-    bool is_free = false;
-    const auto visit = [&](const Ref<Node>& node) {
-      if (node && !seen.contains(node.get()) && new_ones.insert(node.get()).second) path.push_back(node.get());
-    };
-    const Ref<Node> root = roots.emplace_back(edge_of(results[i]).node);
-    visit(root);
-    while (!path.empty()) {
-      const Node* const node = path.back();
-      path.pop_back();
-      is_free |= node->released;
-      if (ends.contains(node) || node->leaf()) {
-        sources.push_back(node);
-        continue;
-      }
-      if (node->sequence < begin)
-        fail("compile", std::string("expected results of arguments and leaves but got a history from outside, of ") + node->op +
-                            ": pass its tensor as an argument");
-      for (const Edge& edge : node->next) visit(edge.node);
-    }
-    if (!root || is_free) continue;
-    seen.merge(new_ones);
-    history.results.push_back(i);
-    for (const Node* const node : sources) {
-      const auto argument = ends.find(node);
-      history.sources.push_back(argument != ends.end() ? Source{argument->second, {}} : Source{0, *node->leaf()});
-    }
-  }
-  return history;
-}
-
 /// Runs a function on copies of its arguments, or on those themselves that need a gradient. Only results with a history that a backward
 /// pass can follow keep it: nodes that live on with others would have those of the next call run in another order.
 Tensors as_written(const Programs::Function& f, const Tensors& arguments) {
@@ -130,8 +82,8 @@ Tensors without_history(const Tensors& results) {
 // Note [Backward of programs]
 // Results with a history have one in which the call is a single node, from the arguments and leaves that they were computed from. Its
 // backward runs the second part of the program (Note [Programs]), whose gradients are copies. A traced call runs as written, its backward
-// pass too: the trace is left open until the pass, and ends without one when the results are gone. What a call keeps for its backward pass
-// is in its program, so a call of the same kind before the pass has a program of its own.
+// pass too: the trace is left open until the pass, and ends without one when the results are gone. A call of the same kind before the pass
+// has a program of its own. What a call keeps for its pass is in memory that another program may have afterwards.
 struct Programs::Entry {
   /// A traced call before its backward pass.
   struct Open {
@@ -141,14 +93,9 @@ struct Programs::Entry {
   std::optional<Program> program;
   std::unique_ptr<backend::Graph> graph, backward_graph;
   std::optional<Open> open;
-  History history;               ///< of the last trace
-  std::size_t results = 0;       ///< number of the function's
-  std::weak_ptr<bool> backward;  ///< of the last call: true once its pass has begun; gone with the history of its results
-  /// True if the backward pass of the last call can still come.
-  bool awaits_backward() const {
-    const std::shared_ptr<bool> begun = backward.lock();
-    return begun && !*begun;
-  }
+  History history;                 ///< of the last trace
+  std::size_t results = 0;         ///< number of the function's
+  std::weak_ptr<bool> begun;       ///< of the last call: its backward pass has; gone with the history of its results
   CompileCounts counts;            ///< of all its traces
   std::int64_t calls = 0;          ///< from the first traced one
   std::int64_t moves = 0;          ///< calls that found gradients in other memory than the program has
@@ -168,7 +115,7 @@ Programs::Programs(Device device, CompileOptions options)
       stream_(with_backend(device, [&](auto dev) { return backend::graph_stream(dev, device); })) {}
 Programs::~Programs() = default;
 
-void Programs::forget() { entries_.clear(), arena_ = nullptr; }
+void Programs::forget() { entries_.clear(), kept_.clear(), arena_ = nullptr; }
 std::size_t Programs::size() const { return entries_.size(); }
 
 Tensors Programs::call(const Function& f, const Tensors& arguments) {
@@ -218,7 +165,7 @@ std::shared_ptr<Programs::Entry> Programs::entry_for(Key key) {
   auto found = entries_.find(key);
   for (std::int64_t others = 0; found != entries_.end(); found = entries_.find(key)) {
     const Entry& entry = *found->second;
-    if (!entry.awaits_backward()) {
+    if (!is_awaited(entry.begun)) {
       bool fits = !entry.program || entry.program->finds_sums();
       if (fits ? entry.program && entry.mode_changes != mode_changes() : ++others == max_kinds) entries_.erase(found), fits = true;
       if (fits) break;
@@ -313,15 +260,18 @@ Tensors Programs::with_history(const std::shared_ptr<Entry>& entry, Tensors resu
   for (const Source& x : entry->history.sources) sources.push_back(x.leaf.defined() ? x.leaf : arguments[x.argument]);
   for (const std::size_t i : entry->history.results) outputs.push_back(results[i] = results[i].detach());
   const auto begun = std::make_shared<bool>(false);
-  if (entry->open || entry->program->has_backward()) entry->backward = begun;
+  if (entry->open || entry->program->has_backward()) entry->begun = begun;
+  if (!entry->open)
+    for (Kept& kept : kept_)
+      if (kept.memory == entry->program->kept_memory()) kept.begun = begun;
   detail::end_call(
       {"compiled"}, outputs, sources, {},
       [self = shared_from_this(), entry, begun](const Backward& call) {
         const std::scoped_lock alone(self->lock_->mutex);
         if (context().grad) fail("compile", "expected no create_graph, as its gradients have no history: call the function itself");
         if (std::exchange(*begun, true)) fail("compile", "expected one backward pass for each call but got a second one");
-        if (entry->backward.lock() != begun) {
-          if (!entry->awaits_backward()) *entry = {};  // the next call is traced
+        if (entry->begun.lock() != begun) {
+          if (!is_awaited(entry->begun)) *entry = {};  // the next call is traced
           fail("compile",
                "expected a backward pass of the first two calls of a kind, or of none, but got one of a later call: call it under NoGrad "
                "where no pass follows");
@@ -376,11 +326,13 @@ void Programs::replay(Entry& entry, const Tensors& arguments, Part part) {
   // A graph takes as long as a few launches, and reads copies of the arguments.
   constexpr std::size_t few = 4;
   if (!stream_ || program.steps() <= few) {
-    give_memory(program);
+    give_memory(entry, part);
     program.bind(arguments, part);
     return program.run(part);
   }
-  if (part == Part::forward && (!entry.graph || (program.draws() && entry.seed != context().generator.seed()))) record(entry);
+  if (part == Part::forward &&
+      (!entry.graph || (program.draws() && entry.seed != context().generator.seed()) || is_taken(program.kept_memory())))
+    record(entry);
   const std::size_t first = part == Part::forward ? 0 : program.arguments();
   Tensors sources;
   std::vector<const void*> places;
@@ -396,21 +348,42 @@ void Programs::replay(Entry& entry, const Tensors& arguments, Part part) {
   (part == Part::forward ? entry.graph : entry.backward_graph)->launch(places, program.advance(part));
 }
 
+/// True for memory in which a call keeps what its backward pass will read.
+bool Programs::is_taken(const Ref<Storage>& kept) const {
+  return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& x) { return x.memory == kept && is_awaited(x.begun); });
+}
+
 /// Gives a program the memory that all share, which grows to what the largest needs.
-void Programs::give_memory(Program& program) {
+void Programs::give_memory(Entry& entry, Part part) {
+  Program& program = *entry.program;
+  const Stream stream = context().stream(device_);
   if (!arena_ || arena_->bytes() < program.arena_bytes()) {
     arena_ = nullptr;
-    for (auto& [key, entry] : entries_)
-      if (entry->program && !entry->graph) entry->program->use(nullptr);
-    arena_ = make_ref<Storage>(program.arena_bytes(), context().stream(device_));
+    for (auto& [key, other] : entries_)
+      if (other->program && !other->graph) other->program->use(nullptr, other->program->kept_memory());
+    arena_ = make_ref<Storage>(program.arena_bytes(), stream);
   }
-  program.use(arena_);
+  Ref<Storage> kept = program.kept_memory();
+  if (part == Part::forward && program.kept_bytes() > 0 && (!kept || is_taken(kept))) {
+    kept = nullptr;
+    program.use(arena_, nullptr);
+    std::erase_if(kept_, [&](const Kept& x) {
+      if (is_awaited(x.begun) || x.memory->bytes() >= program.kept_bytes()) return false;
+      for (auto& [key, other] : entries_)
+        if (other->program && !other->graph && other->program->kept_memory() == x.memory) other->program->use(nullptr, nullptr);
+      return true;
+    });
+    for (const Kept& x : kept_)
+      if (!is_awaited(x.begun)) kept = x.memory;
+    if (!kept) kept_.push_back({kept = make_ref<Storage>(program.kept_bytes(), stream), {}});
+  }
+  program.use(arena_, std::move(kept));
 }
 
 void Programs::record(Entry& entry) {
   Program& program = *entry.program;
   if (!position_.defined()) position_ = zeros({}, DType::i64, device_);
-  give_memory(program);
+  give_memory(entry, Part::forward);
   program.link();
   program.write_addresses();
   entry.seed = context().generator.seed();

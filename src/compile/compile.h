@@ -64,6 +64,11 @@ class Programs : public std::enable_shared_from_this<Programs> {
  private:
   struct Entry;
   struct Lock;
+  /// Memory between two parts of a program, and what tells whether the call that used it last waits for its backward pass.
+  struct Kept {
+    Ref<Storage> memory;
+    std::weak_ptr<bool> begun;
+  };
   using Key = std::vector<std::int64_t>;
 
   Tensors run(const Function& f, const Tensors& arguments);
@@ -76,15 +81,17 @@ class Programs : public std::enable_shared_from_this<Programs> {
   void record(Entry& entry);
   Tensors with_history(const std::shared_ptr<Entry>& entry, Tensors results, const Tensors& arguments);
   Tensors backward(Entry& entry, const Tensors& gradients);
-  void give_memory(Program& program);
+  void give_memory(Entry& entry, Part part);
+  bool is_taken(const Ref<Storage>& kept) const;
 
   const std::unique_ptr<Lock> lock_;
   Device device_;
   CompileOptions options_;
   std::unique_ptr<backend::GraphStream> stream_;  ///< null on the CPU
   std::map<Key, std::shared_ptr<Entry>> entries_;
-  Ref<Storage> arena_;  ///< memory that the programs share; a graph keeps the one that it was recorded with
-  Tensor position_;     ///< random position, i64 (), on a GPU: written before each launch of a graph
+  Ref<Storage> arena_;      ///< memory that the programs share; a graph keeps the one that it was recorded with
+  std::vector<Kept> kept_;  ///< memory between the parts of programs, which share it, too
+  Tensor position_;         ///< random position, i64 (), on a GPU: written before each launch of a graph
   std::int64_t calls_ = 0, runs_ = 0;
   bool has_run_ = false;
 };

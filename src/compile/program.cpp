@@ -73,6 +73,7 @@ class FreeRanges {
 };
 
 constexpr std::size_t alignment = 256;  // as a GPU's allocator
+constexpr std::size_t padded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 }  // namespace
 
@@ -256,7 +257,7 @@ void Program::prepare() {
     for (PhiloxState* const state : Arguments(*step.kernel).states) draws_.push_back({state, state->offset - begin_});
 }
 
-/// Gives memory of its own to what the forward part leaves for the backward one, and notes what else that reads.
+/// Finds places for what the forward part leaves for the backward one, and notes what else that reads.
 void Program::keep_for_backward() {
   is_kept_input_.resize(inputs_.size());
   for (Block& block : blocks_) {
@@ -265,8 +266,8 @@ void Program::keep_for_backward() {
     if (is_argument) is_kept_input_[block.argument] = true;
     if (block.kind == Block::Kind::inner && block.first < begin_backward_) {
       block.kind = Block::Kind::kept;
-      block.memory = make_ref<Storage>(block.bytes, context().stream(device_));
-      kept_bytes_ += block.bytes;
+      block.offset = kept_bytes_;
+      kept_bytes_ += padded(block.bytes);
     } else if (is_argument || block.kind == Block::Kind::outside || (block.kind == Block::Kind::kept && block.first < begin_backward_)) {
       kept_.emplace_back(block.memory, 0);
     }
@@ -293,10 +294,9 @@ void Program::plan_arena() {
     ends[block.last].push_back(i);
   }
   FreeRanges ranges;
-  const auto padded = [&](std::size_t i) { return (blocks_[i].bytes + alignment - 1) / alignment * alignment; };
   for (std::size_t at = 0; at < steps_.size(); ++at) {
-    for (const std::size_t i : begins[at]) blocks_[i].offset = ranges.take(padded(i));
-    for (const std::size_t i : ends[at]) ranges.give_back(blocks_[i].offset, padded(i));
+    for (const std::size_t i : begins[at]) blocks_[i].offset = ranges.take(padded(blocks_[i].bytes));
+    for (const std::size_t i : ends[at]) ranges.give_back(blocks_[i].offset, padded(blocks_[i].bytes));
   }
   arena_bytes_ = ranges.size();
 }
@@ -308,9 +308,9 @@ std::size_t Program::inner_bytes() const {
   return sum;
 }
 
-void Program::use(Ref<Storage> arena) {
-  if (arena_.get() == arena.get()) return;
-  arena_ = std::move(arena);
+void Program::use(Ref<Storage> arena, Ref<Storage> kept) {
+  if (arena_.get() == arena.get() && kept_memory_.get() == kept.get()) return;
+  arena_ = std::move(arena), kept_memory_ = std::move(kept);
   linked_stream_.reset();
 }
 
@@ -324,8 +324,8 @@ void Program::link() {
       if (place.block == Call::Place::none) return;
       const Block& block = blocks_[place.block];
       if (block.kind == Block::Kind::input) input_views_.push_back({&view, place.block, place.offset});
-      view.data = static_cast<std::byte*>(block.memory ? block.memory->data() : arena_->data()) +
-                  static_cast<std::ptrdiff_t>(block.memory ? 0 : block.offset) + place.offset;
+      const Ref<Storage>& memory = block.memory ? block.memory : block.kind == Block::Kind::kept ? kept_memory_ : arena_;
+      view.data = static_cast<std::byte*>(memory->data()) + static_cast<std::ptrdiff_t>(block.memory ? 0 : block.offset) + place.offset;
     });
   linked_stream_ = stream.handle;
 }

@@ -43,12 +43,12 @@ namespace tern::compiler {
 struct Block {
   enum class Kind : std::uint8_t { input, outside, constant, kept, inner };
   Kind kind = Kind::inner;
-  Ref<Storage> memory;  ///< null for an inner one
+  Ref<Storage> memory;  ///< null for an inner one, and one that is kept for the backward part
   std::size_t bytes = 0;
   std::size_t argument = 0;         ///< of an input, its index among the arguments
   bool is_used = false;             ///< by a step
   std::size_t first = 0, last = 0;  ///< the steps that use it first and last
-  std::size_t offset = 0;           ///< of an inner one, in the arena
+  std::size_t offset = 0;           ///< of one without memory, in the arena or in what is kept for the backward part
 };
 
 /// A kernel of a program.
@@ -118,8 +118,10 @@ class Program {
   /// Runs the kernels of a part on the current stream. Random numbers of both begin at the generator's position at the forward one, which
   /// advances it as the function does.
   void run(Part part);
-  /// Sets the memory of inner blocks, arena_bytes() or more, which programs that run one after the other share.
-  void use(Ref<Storage> arena);
+  /// Sets the memory of inner blocks, arena_bytes() or more, which programs that run one after the other share, and of what the forward
+  /// part keeps for the backward one, kept_bytes() or more, which is in use between the two.
+  void use(Ref<Storage> arena, Ref<Storage> kept);
+  const Ref<Storage>& kept_memory() const { return kept_memory_; }
   /// Gives the kernels their addresses and the current stream: for run(), outside of a capture. After use().
   void link();
   /// Writes what products read beside their operands (kernels::write_addresses), for runs by a graph. After link(), outside of a capture.
@@ -233,7 +235,7 @@ class Program {
   std::size_t generated_ = 0, not_generated_ = 0;
   std::string failure_;
   CompileCounts counts_;
-  Ref<Storage> arena_;
+  Ref<Storage> arena_, kept_memory_;
   Ref<Storage> addresses_;  ///< of products
   std::size_t arena_bytes_ = 0;
   std::optional<void*> linked_stream_;  ///< handle of the stream that the kernels have

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "autodiff/engine.h"
+#include "backend/memory.h"
 #include "catch.h"
 #include "compile/compile.h"
 #include "message.h"
@@ -96,6 +97,28 @@ TEST_CASE("Calls of a compiled function before their backward passes keep what e
     for (std::size_t i = 0; i < xs.size(); ++i) CHECK(values_of(xs[i].grad()) == values_of(ys[i].grad()));
   }
   CHECK(f.programs() == 5);
+}
+
+TEST_CASE("Programs of many shapes share the memory that they keep for backward passes") {
+  Tensor w = leaf({64, 64});
+  const auto written = [&](const Tensor& x) { return matmul(exp(matmul(exp(matmul(x, w) * 0.01), w) * 0.01), w); };
+  auto f = tern::compile(written);
+  const std::size_t before = memory_statistics(cpu).allocated;
+  constexpr std::size_t most = 64 * 128 * sizeof(float);  // of one value
+  for (const bool is_awaited : {false, true})
+    for (std::int64_t rows = 128; rows > 118; --rows)
+      for (int call = 0; call < 4; ++call) {
+        const Tensor y = f(ones({rows, 64})), other = is_awaited ? f(ones({rows, 64})) : y;
+        sum(y * other).backward();
+        w.set_grad({});
+      }
+  CHECK(f.programs() == 20);
+  // Of each program its argument, its result, and the gradients of that and of w; and what two calls keep, and the arena.
+  CHECK(memory_statistics(cpu).allocated - before < 20 * (3 * most + 64 * 64 * sizeof(float)) + 12 * most);
+  // Programs that had the same memory, one after the other, wait for their backward passes together.
+  const Tensor x = ones({128, 64}), y = ones({120, 64}) * 2.0;
+  const auto gradient = [&](auto&& g) { return grad({sum(g(x)) + sum(g(y))}, {w})[0]; };
+  CHECK(max(abs(gradient(f) - gradient(written))).item<float>() <= 1e-6f * max(abs(gradient(written))).item<float>());
 }
 
 TEST_CASE("More calls than programs before their backward pass run as written") {
