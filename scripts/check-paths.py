@@ -27,7 +27,7 @@ FILE = re.compile(rf"^[\w./*{{}},+-]+{ENDINGS}$|^[\w./*{{}},+-]+\.{{[\w,]+}}$")
 ROOM = re.compile(r"^(?!build\b|runs\b|out\b|tmp\b)\.?[a-z][a-z_0-9-]*(?:/[a-z_0-9*-]+)+/?$")
 A_USERS = re.compile(r"^(?:build|runs?|out|prefix|/|~|\.\./)|include/|/usr|main\.cpp$|\bRUN/|MODEL-")
 # What a run writes, and a file of another project that a page speaks of.
-ELSEWHERE = {"curves.svg", "prepare-iwslt14.sh"}
+ELSEWHERE = {"curves.svg"}
 
 
 def expanded(name):
