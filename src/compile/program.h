@@ -171,7 +171,7 @@ class Program {
   const Tensors& inputs() const { return inputs_; }                    ///< tensors that a run reads the function's arguments from
   /// The arguments, which are followed by the gradients of results that the backward part has.
   std::size_t arguments() const { return inputs_.size() - gradients_; }
-  /// What the function returned, followed by what its backward pass did, without history.
+  /// Results of the function, followed by those of its backward pass, without history.
   const Tensors& results() const { return results_; }
   const std::vector<Call>& calls() const { return calls_; }     ///< what was traced
   const std::vector<Block>& blocks() const { return blocks_; }  ///< and its memory

@@ -22,8 +22,8 @@ struct Spectrum {
 };
 
 /// Discrete Fourier transforms of n = rows columns real numbers, as products with matrices (the four-step form of Bailey, 1990): of the
-/// columns, then turns, then of the rows. The order of frequencies is that of no sorting, the same for all. The inverse is the transpose,
-/// divided by n.
+/// columns, then twiddle factors, then of the rows. The order of frequencies is that of no sorting, the same for all. The inverse is the
+/// transpose, divided by n.
 class ProductTransform {
  public:
   /// For `length` numbers or more.
@@ -32,7 +32,7 @@ class ProductTransform {
     const auto [first_re, first_im] = roots(rows_, rows_, rows_, dtype, device);
     const auto [last_re, last_im] = roots(columns_, columns_, columns_, dtype, device);
     first_ = cat({first_re, first_im}, 0);
-    turn_ = roots(rows_, columns_, rows_ * columns_, dtype, device);
+    twiddles_ = roots(rows_, columns_, rows_ * columns_, dtype, device);
     last_ = cat({cat({last_re, last_im}, 1), cat({-last_im, last_re}, 1)}, 0);
   }
 
@@ -41,16 +41,16 @@ class ProductTransform {
     const Tensor grid = reshape(pad(x, 1, 0, rows_ * columns_ - x.size(1)), {x.size(0), rows_, columns_});
     const Tensor by_columns = matmul(first_, grid);
     const Tensor re = slice(by_columns, 1, 0, rows_), im = slice(by_columns, 1, rows_);
-    const Tensor turned = cat({re * turn_.re - im * turn_.im, re * turn_.im + im * turn_.re}, 2);
-    const Tensor all = matmul(turned, last_);
+    const Tensor twiddled = cat({re * twiddles_.re - im * twiddles_.im, re * twiddles_.im + im * twiddles_.re}, 2);
+    const Tensor all = matmul(twiddled, last_);
     return {slice(all, 2, 0, columns_), slice(all, 2, columns_)};
   }
   /// The first t of the real parts of the inverse.
   Tensor inverse(const Spectrum& x, std::int64_t t) const {
     const Tensor by_rows = matmul(cat({x.re, x.im}, 2), transpose(last_, 0, 1));
     const Tensor re = slice(by_rows, 2, 0, columns_), im = slice(by_rows, 2, columns_);
-    const Tensor turned = cat({re * turn_.re + im * turn_.im, im * turn_.re - re * turn_.im}, 1);
-    const Tensor all = matmul(transpose(first_, 0, 1), turned) * (1 / static_cast<double>(rows_ * columns_));
+    const Tensor twiddled = cat({re * twiddles_.re + im * twiddles_.im, im * twiddles_.re - re * twiddles_.im}, 1);
+    const Tensor all = matmul(transpose(first_, 0, 1), twiddled) * (1 / static_cast<double>(rows_ * columns_));
     return slice(flatten(all, 1, 2), 1, 0, t);
   }
 
@@ -63,9 +63,9 @@ class ProductTransform {
   }
 
   std::int64_t rows_ = 1, columns_ = 1;
-  Tensor first_;   ///< (2 rows, rows)
-  Spectrum turn_;  ///< (rows, columns)
-  Tensor last_;    ///< (2 columns, 2 columns)
+  Tensor first_;       ///< (2 rows, rows)
+  Spectrum twiddles_;  ///< (rows, columns)
+  Tensor last_;        ///< (2 columns, 2 columns)
 };
 
 struct LongConv {

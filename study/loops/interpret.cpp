@@ -173,4 +173,14 @@ double check_schedule(const std::string& kernel_name, const std::function<Progra
   return worst;
 }
 
+double statements_run(const Program& program) {
+  double sum = 0;
+  for (const Site& site : sites_of(program)) {
+    double steps = 1;
+    for (const int l : site.loops) steps *= static_cast<double>(program.loops[static_cast<std::size_t>(l)].extent);
+    sum += steps;
+  }
+  return sum;
+}
+
 }  // namespace study::loops

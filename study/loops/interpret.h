@@ -21,4 +21,7 @@ double check_schedule(const std::string& kernel_name, const std::function<Progra
 /// The largest |x - y| / (|y| + root mean square of y); throws Error that names the first element with more than `limit`.
 double compare(const std::string& name, const std::vector<double>& x, const std::vector<double>& y, double limit);
 
+/// How often a program reaches its statements, guarded ones included: the time that interpret() takes grows with it.
+double statements_run(const Program& program);
+
 }  // namespace study::loops

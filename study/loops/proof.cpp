@@ -195,7 +195,7 @@ class Proof {
     }
   }
 
-  /// What `reader` reads, or reduces into, at `access` has been written whole by `w`.
+  /// Proves that `w` has written all that `reader` reads, or reduces into, at `access`.
   void check_order(const Site& w, const Site& reader, const Access& access, std::size_t scope) const {
     const Statement &from = *w.statement, &s = *reader.statement;
     const std::string name = to_text(p_, access);

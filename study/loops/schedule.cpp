@@ -59,7 +59,7 @@ void Edit::split(const Line& line) {
       std::int64_t factor = 1;
       for (std::size_t j = i; j < line.factors.size(); ++j)
         if ((factor *= line.factors[j]) > (1 << 24)) refuse("expected factors of at most 2^24 together but got more");
-      // What is left in the last step is named for good.
+      // The rest, in the last step, is named for good.
       l = split_in_two(l, factor, line.results[i], line.results[i + 1]).second;
     }
 }

@@ -193,7 +193,7 @@ struct Pairs {
 using First = Pairs<2147483579>;
 using Second = Pairs<2147483123>;
 
-/// What a term is at all sizes, in both fields, and whether it is of f32.
+/// Values of a term at all sizes, in both fields, and whether it is of f32.
 struct Value {
   std::array<Matrix, fingerprint_sizes.size()> first, second;
   bool is_wide = false;

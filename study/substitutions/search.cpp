@@ -41,7 +41,7 @@ Funnel search(Terms& terms, int ops, int inputs) {
   lap(funnel.fingerprint);
 
   const Judge judge;
-  // What no right side and no part of a left one needs to be: a term that a rule replaces, and 0, 1 or NaN as x - x and x / x.
+  // Terms that no right side and no part of a left one needs to be: one that a rule replaces, and 0, 1 or NaN as x - x and x / x.
   std::vector<bool> is_needless(terms.size());
   for (Id id = 0; id < terms.size(); ++id)
     is_needless[id] = (terms[id].op == Op::sub || terms[id].op == Op::div) && terms[id].x == terms[id].y;

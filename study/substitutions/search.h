@@ -12,7 +12,7 @@ struct Pair {
   Judgement judgement;
 };
 
-/// What the stages leave of all graphs of up to three ops and three inputs.
+/// The graphs of up to three ops and three inputs that each stage leaves.
 struct Funnel {
   std::size_t graphs = 0, terms = 0;                            ///< graphs, and with renamings
   std::size_t equal = 0;                                        ///< graphs that have an equal fingerprint with a cheaper one

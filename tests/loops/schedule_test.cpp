@@ -11,17 +11,6 @@ using tern::contains, tern::message_of;
 
 namespace {
 
-/// How often its statements are reached.
-double steps_of(const Program& p) {
-  double sum = 0;
-  for (const Site& site : sites_of(p)) {
-    double steps = 1;
-    for (const int l : site.loops) steps *= static_cast<double>(p.loops[static_cast<std::size_t>(l)].extent);
-    sum += steps;
-  }
-  return sum;
-}
-
 /// A primitive with names that the program has, and sometimes without sense.
 std::string random_line(const Program& p, std::mt19937& random) {
   const auto below = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
@@ -140,7 +129,7 @@ TEST_CASE("Random schedules that are not refused keep what their kernels compute
       const std::string line = random_line(p, random);
       const std::string refused = message_of([&] {
         Program next = scheduled(p, line);
-        if (steps_of(next) > 3e5) return;
+        if (statements_run(next) > 3e5) return;
         p = std::move(next);
         text += line + "\n";
         ++taken[line.substr(0, line.find(' '))];

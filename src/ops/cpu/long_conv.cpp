@@ -10,8 +10,8 @@
 // Long convolution on the CPU, by Fourier transforms of n >= T + K - 1 points, a power of two, so that the end of y does not wrap around.
 //
 // Lanes: a unit of work is a vector of channels, and a point of a transform is a complex number in each lane. So all loops run over whole
-// vectors, and a turn is the same number for all lanes. Two rows of the batch are the real and the imaginary part of one signal: filters
-// are real, so the parts of the result are the two rows' results.
+// vectors, and a twiddle factor is the same number for all lanes. Two rows of the batch are the real and the imaginary part of one signal:
+// filters are real, so the parts of the result are the two rows' results.
 //
 // Order: the transform (decimation in frequency, radix 4) leaves its points in the reversed order of digits, products go point by point,
 // and the inverse takes the same steps back. Nothing sorts. Both go depth first, so that parts that fit the cache are finished in it.
@@ -54,11 +54,11 @@ class Fourier {
     C re, im;
   };
   /// x times the root k of `of` points.
-  [[gnu::always_inline]] Point<C> turned(const Point<C>& x, std::int64_t k, std::int64_t of) const {
+  [[gnu::always_inline]] Point<C> twiddled(const Point<C>& x, std::int64_t k, std::int64_t of) const {
     const Root w = roots_.data()[k * (n_ / of)];
     return {x.re * w.re - x.im * w.im, x.re * w.im + x.im * w.re};
   }
-  [[gnu::always_inline]] Point<C> turned_back(const Point<C>& x, std::int64_t k, std::int64_t of) const {
+  [[gnu::always_inline]] Point<C> untwiddled(const Point<C>& x, std::int64_t k, std::int64_t of) const {
     const Root w = roots_.data()[k * (n_ / of)];
     return {x.re * w.re + x.im * w.im, x.im * w.re - x.re * w.im};
   }
@@ -69,11 +69,11 @@ class Fourier {
     const std::int64_t m = n / 4;
     for (std::int64_t i = 0; i < m; ++i) {
       const Point<C> even = x[i] + x[i + 2 * m], odd = x[i] - x[i + 2 * m], both = x[i + m] + x[i + 3 * m],
-                     turn = (x[i + 3 * m] - x[i + m]).times_i();
+                     by_i = (x[i + 3 * m] - x[i + m]).times_i();
       x[i] = even + both;
-      x[i + m] = turned(odd + turn, i, n);
-      x[i + 2 * m] = turned(even - both, 2 * i, n);
-      x[i + 3 * m] = turned(odd - turn, 3 * i, n);
+      x[i + m] = twiddled(odd + by_i, i, n);
+      x[i + 2 * m] = twiddled(even - both, 2 * i, n);
+      x[i + 3 * m] = twiddled(odd - by_i, 3 * i, n);
     }
     for (std::int64_t part = 0; part < n; part += m) forward(x + part, m);
   }
@@ -83,13 +83,13 @@ class Fourier {
     const std::int64_t m = n / 4;
     for (std::int64_t part = 0; part < n; part += m) inverse(x + part, m);
     for (std::int64_t i = 0; i < m; ++i) {
-      const Point<C> a = x[i], b = turned_back(x[i + m], i, n), c = turned_back(x[i + 2 * m], 2 * i, n),
-                     d = turned_back(x[i + 3 * m], 3 * i, n);
-      const Point<C> even = a + c, odd = a - c, both = b + d, turn = (b - d).times_i();
+      const Point<C> a = x[i], b = untwiddled(x[i + m], i, n), c = untwiddled(x[i + 2 * m], 2 * i, n),
+                     d = untwiddled(x[i + 3 * m], 3 * i, n);
+      const Point<C> even = a + c, odd = a - c, both = b + d, by_i = (b - d).times_i();
       x[i] = even + both;
-      x[i + m] = odd + turn;
+      x[i + m] = odd + by_i;
       x[i + 2 * m] = even - both;
-      x[i + 3 * m] = odd - turn;
+      x[i + 3 * m] = odd - by_i;
     }
   }
   static void pair(Point<C>* x) {
