@@ -38,6 +38,10 @@ std::string digest_key(const std::string& name) { return fmt::format("{}:{}", ch
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& reason) { throw FileError(fmt::format("{}: {}", path.string(), reason)); }
 
+/// Directories of a run that is being written, and of one that is committed: Note [Replacing a run].
+fs::path staged(const fs::path& run) { return run / staging; }
+fs::path committed(const fs::path& run) { return run / complete; }
+
 void require_name(const fs::path& path) {
   if (path.empty()) throw FileError("expected a run directory's path but got an empty one");
 }
@@ -61,6 +65,9 @@ bool holds_run(const fs::path& path) {
   }
 }
 
+/// True for a directory with a run, also while another process moves it: config.json moves once, up, so a third look finds it.
+bool holds_moving_run(const fs::path& path) { return holds_run(path) || holds_run(committed(path)) || holds_run(path); }
+
 /// True for the name of a file that only a killed process can have left behind.
 bool is_leftover(const std::string& name) { return name == staging || is_run_file(temporary_target(name)); }
 
@@ -82,10 +89,6 @@ void remove_tree(const fs::path& path) {
 void make_directory(const fs::path& path) {
   if (uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) != 0 && errno != EEXIST) fail_file(path, "made", errno);
 }
-
-/// Directories of a run that is being written, and of one that is committed: Note [Replacing a run].
-fs::path staged(const fs::path& run) { return run / staging; }
-fs::path committed(const fs::path& run) { return run / complete; }
 
 /// 12 for "update-00000012.safetensors"; -1 for a name that is no checkpoint's.
 std::int64_t update_of(const std::string& name) {
@@ -113,6 +116,16 @@ bool has_staged_checkpoint(const fs::path& path) { return !list_checkpoints(stag
 bool is_kept_on_resume(const std::string& name) {
   return name == checkpoint_directory || name == "tokenizer.json" || name == "events.out.tfevents" || name == "curves.svg" ||
          name == "trace.json" || name == "ops.md" || name == "memory.svg";
+}
+
+/// The result of `read`, which looks twice if it fails: another process may have moved a file that it was about to open.
+template <typename Read>
+auto read_moving(const Read& read) {
+  try {
+    return read();
+  } catch (const FileError&) {
+    return read();
+  }
 }
 
 /// The commit of Note [Replacing a run]. `replaces_itself`: Note [Resuming a run].
@@ -163,7 +176,7 @@ void RunDirectory::check(const std::string& path, Existing existing) {
   for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
     has_others = has_others || !is_leftover(at->path().filename().string());
   if (error) refuse(path, "could not be read: " + error.message());
-  if (has_others && existing == Existing::replace_run && !holds_run(path) && !holds_run(committed(path)))
+  if (has_others && existing == Existing::replace_run && !holds_moving_run(path))
     refuse(path, "holds files that are not an earlier run: name a new or empty directory");
 }
 
@@ -195,7 +208,7 @@ std::vector<CheckpointFile> RunDirectory::require_checkpoints(const std::string&
   require_name(path);
   if (!is_there(path)) refuse(path, "there is no such run directory");
   std::vector<CheckpointFile> found = list_checkpoints(staged(path) / checkpoint_directory);
-  if (found.empty()) found = list_checkpoints(RunDirectory(path).file(checkpoint_directory));
+  for (int look = 0; look < 2 && found.empty(); ++look) found = list_checkpoints(RunDirectory(path).file(checkpoint_directory));
   if (found.empty()) refuse(path, "holds no checkpoint to go on from: start the training without --resume");
   return found;
 }
@@ -239,8 +252,10 @@ RunDirectory RunDirectory::open(const std::string& path) {
   if (!is_there(path)) refuse(path, "there is no such run directory");
   if (!fs::is_directory(path, ignored)) refuse(path, "is not a directory");
   RunDirectory run(path);
-  if (!is_there(run.config()) && is_there(staged(path))) refuse(path, "holds no model yet: its first training goes on, or was cut short");
-  const JsonObject config = run.read_config();
+  const JsonObject config = read_moving([&] {
+    if (!is_there(run.config()) && is_there(staged(path))) refuse(path, "holds no model yet: its first training goes on, or was cut short");
+    return run.read_config();
+  });
   if (!config.contains(version_key)) refuse(run.config(), fmt::format("is not a run's: it lacks the key \"{}\"", version_key));
   if (config.get_int(version_key) > version)
     refuse(run.config(), fmt::format("\"{}\" is {}: the run is of a later version, this one knows up to {}", version_key,
@@ -323,6 +338,10 @@ bool RunDirectory::keeps_earlier() const { return is_staged_ && is_there(fs::pat
 bool RunDirectory::is_finished() const { return is_there(summary()); }
 
 void RunDirectory::require_whole() const {
+  read_moving([this] { require_whole_now(); });
+}
+
+void RunDirectory::require_whole_now() const {
   if (!is_there(model())) refuse(path_, "holds no model: its training was cut short before the first one, or the file was removed");
   const Metadata metadata = load_safetensors_metadata(model());
   if (!metadata.contains(checksum_key) && read_config().get_int(version_key) >= first_with_digests)

@@ -120,6 +120,7 @@ class RunDirectory {
   void write(const std::string& name, std::string_view text);
   void write_config(const JsonObject& config);
   void commit();
+  void require_whole_now() const;
   void require_digests(const Metadata& metadata, const std::string& source) const;
 
   std::string path_;

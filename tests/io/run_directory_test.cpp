@@ -1,13 +1,17 @@
 #include "io/run_directory.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "catch.h"
 #include "io/safetensors.h"
@@ -277,6 +281,31 @@ TEST_CASE("A run directory has one writer") {
   }
   CHECK(create() == "(no FileError)");
   RunDirectory::open(path).require_whole();
+}
+
+TEST_CASE("A run is a run at every moment of its first commit") {
+  const TempDirectory directory;
+  for (int run = 0; run < 40; ++run) {
+    const std::string path = (directory / fmt::format("run{}", run)).string();
+    RunDirectory writer = RunDirectory::create(path, small_config());
+    writer.write_tokenizer("{}");
+    std::atomic<bool> ends = false;
+    std::set<std::string> faults;
+    std::thread reader([&] {
+      for (bool last = false; !last;) {
+        last = ends;
+        faults.insert(file_error([&] { RunDirectory::check(path); }));
+        faults.insert(file_error([&] { RunDirectory::open(path).require_whole(); }));
+      }
+    });
+    writer.save_model(one_tensor(1));
+    ends = true;
+    reader.join();
+    for (const std::string& fault : faults) {
+      INFO(fault);
+      CHECK((fault == "(no FileError)" || fault == path + ": holds no model yet: its first training goes on, or was cut short"));
+    }
+  }
 }
 
 TEST_CASE("What killed processes left is removed, and refuses nobody") {
