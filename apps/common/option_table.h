@@ -77,6 +77,22 @@ void require_valid(const std::vector<Entry<Options>>& entries, const Options& op
   if (const std::string fault = conflict(options); !fault.empty()) throw UsageError("--" + fault);
 }
 
+/// The check of a preset's name.
+template <class Options>
+Check one_of_presets(const std::vector<Options>& presets) {
+  std::vector<std::string> names;
+  for (const Options& options : presets) names.push_back(options.preset);
+  return one_of(names);
+}
+
+/// The preset of that name. Throws UsageError for an unknown one.
+template <class Options>
+Options find_preset(const std::vector<Options>& presets, const std::string& name) {
+  for (const Options& options : presets)
+    if (options.preset == name) return options;
+  throw UsageError("--preset: " + one_of_presets(presets)(name));
+}
+
 /// The options that the user has given, with their texts. They are applied after parsing, when the preset is known.
 template <class Options>
 using Given = std::vector<std::pair<const Entry<Options>*, std::string>>;

@@ -34,8 +34,6 @@ std::vector<nn::MixerOptions> mixers(const Options& options) {
   return has_others ? result : std::vector<nn::MixerOptions>();
 }
 
-Check one_of_presets() { return one_of({"quick", "classic", "mqar"}); }
-
 /// Small enough for two CPU cores. Learned positions would end at a lower accuracy than rotary ones (docs/recall.md).
 Options quick() {
   Options options;
@@ -90,18 +88,14 @@ Options mqar() {
 
 std::vector<Options> presets() { return {quick(), classic(), mqar()}; }
 
-Options preset(const std::string& name) {
-  for (Options& options : presets())
-    if (options.preset == name) return options;
-  throw apps::UsageError("--preset: " + one_of_presets()(name));
-}
+Options preset(const std::string& name) { return apps::find_preset(presets(), name); }
 
 const std::vector<Entry>& entries() {
   static const apps::TrainingEntries<Options> shared(
       {.seeded = "data, weights, order and dropout", .examples = "training examples", .optimizer = "AdamW"});
   static const Check count = apps::positive_count();
   static const std::vector<Entry> table = {
-      {"preset", &Options::preset, one_of_presets(), ""},
+      {"preset", &Options::preset, apps::one_of_presets(presets()), ""},
       {"task", &Options::task, one_of({"recall", "mqar"}), ""},
       shared.use_fused_kernel,
       shared.activation_checkpointing,

@@ -1,0 +1,130 @@
+#include "lm/language_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "common/training_settings.h"
+#include "io/files.h"
+#include "io/json_object.h"
+#include "io/run_directory.h"
+#include "io/safetensors.h"
+#include "lm/options.h"
+#include "models/hugging_face.h"
+#include "train/precision.h"
+
+namespace tern::lm {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A run, checked as far as is possible without its weights.
+struct RunFiles {
+  io::RunDirectory run;
+  Options options;
+  text::Tokenizer tokenizer;
+  nn::DecoderLMOptions shape;
+};
+
+RunFiles open_run(const std::string& path) {
+  io::RunDirectory run = io::RunDirectory::open(path);
+  run.require_whole();
+  const Options options = apps::from_json(entries(), run.read_config(), run.config());
+  require_valid(options);
+  text::Tokenizer tokenizer = text::Tokenizer::load(run.tokenizer());
+  const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
+  const nn::DecoderLMOptions shape = model_options(options, vocab, cpu);
+  if (shape.vocab < vocab || options.end_of_text >= shape.vocab)
+    throw io::FileError(
+        fmt::format("{}: vocab: expected at least the {} tokens of the tokenizer but got {}", run.config(), vocab, shape.vocab));
+  std::error_code error;
+  const auto bytes = static_cast<double>(fs::file_size(run.model(), error)), elements = static_cast<double>(apps::count_parameters(shape));
+  if (!error && bytes < 4 * elements)
+    throw io::FileError(
+        fmt::format("{}: does not fit the model in config.json: {:.3g} elements do not fit in {:.0f} bytes", run.model(), elements, bytes));
+  return {std::move(run), options, std::move(tokenizer), shape};
+}
+
+LanguageModel load_run(const std::string& path, const LoadOptions& load) {
+  RunFiles files = open_run(path);
+  files.shape.device = load.device;
+  if (load.length > 0 && files.shape.positions == nn::Positions::rotary) files.shape.length = load.length;
+  LanguageModel result{
+      .model = nn::DecoderLM(files.shape), .tokenizer = std::move(files.tokenizer), .begin = {}, .ends = {}, .chat_template = ""};
+  {
+    const NoGrad unrecorded;
+    io::load_safetensors_into(files.run.model(), nn::named_parameters(result.model));
+  }
+  if (files.options.end_of_text >= 0) result.ends = {files.options.end_of_text};
+  result.begin = result.ends;  // a text follows the end of another
+  return result;
+}
+
+/// The ids of a key of config.json, which may hold one, several or null.
+std::vector<std::int64_t> ids_of(const io::JsonObject& config, const char* key) {
+  if (!config.contains(key)) return {};
+  try {
+    return {config.get_int(key)};
+  } catch (const io::FileError&) {
+  }
+  try {
+    return config.get_ints(key);
+  } catch (const io::FileError&) {
+    return {};
+  }
+}
+
+LanguageModel load_directory(const std::string& path, const io::JsonObject& config, const LoadOptions& load) {
+  const fs::path directory = path;
+  LanguageModel result{.model = models::load_hugging_face(path, {.length = load.length, .device = load.device}),
+                       .tokenizer = text::Tokenizer::load((directory / "tokenizer.json").string()),
+                       .begin = {},
+                       .ends = ids_of(config, "eos_token_id"),
+                       .chat_template = ""};
+  std::error_code ignored;
+  if (const fs::path generation = directory / "generation_config.json"; fs::exists(generation, ignored))
+    for (const std::int64_t id : ids_of(io::read_json(generation), "eos_token_id"))
+      if (std::find(result.ends.begin(), result.ends.end(), id) == result.ends.end()) result.ends.push_back(id);
+  if (const fs::path file = directory / "tokenizer_config.json"; fs::exists(file, ignored))
+    if (const io::JsonObject of_tokenizer = io::read_json(file); of_tokenizer.contains("chat_template"))
+      result.chat_template = of_tokenizer.get_string("chat_template");
+  result.begin = ids_of(config, "bos_token_id");
+  const std::int64_t vocab = result.model.options.vocab;
+  for (std::vector<std::int64_t>* ids : {&result.begin, &result.ends})
+    std::erase_if(*ids, [vocab](std::int64_t id) { return id < 0 || id >= vocab; });
+  if (vocab < static_cast<std::int64_t>(result.tokenizer.vocab_size()))
+    throw io::FileError(fmt::format("{}: expected a model of at least the {} tokens of its tokenizer but got {}", path,
+                                    result.tokenizer.vocab_size(), vocab));
+  return result;
+}
+
+}  // namespace
+
+/// True for a directory that another library wrote, false for a run. Throws UsageError for any other path.
+static bool is_foreign(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored))
+    throw apps::UsageError(fmt::format("{}: expected a run of tern-lm or a directory in Hugging Face's format but got {}", path,
+                                       fs::exists(path, ignored) ? "another file" : "no such path"));
+  const fs::path file = fs::path(path) / "config.json";
+  return fs::exists(file, ignored) && io::read_json(file).contains("model_type");
+}
+
+LanguageModel load(const std::string& path, const LoadOptions& options) {
+  LanguageModel result =
+      is_foreign(path) ? load_directory(path, io::read_json(fs::path(path) / "config.json"), options) : load_run(path, options);
+  nn::set_requires_grad(result.model, false);
+  train::set_precision(result.model, train::precision_of(options.precision).value());
+  result.model.eval();
+  return result;
+}
+
+nn::DecoderLMOptions shape_of(const std::string& path) {
+  if (!is_foreign(path)) return open_run(path).shape;
+  const std::string file = (fs::path(path) / "config.json").string();
+  return models::detail::parse_config(io::read_file(file, std::size_t{1} << 20), file).options;
+}
+
+}  // namespace tern::lm

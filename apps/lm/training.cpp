@@ -1,0 +1,253 @@
+#include "lm/training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+
+#include "common/program.h"
+#include "io/files.h"
+#include "lm/language_model.h"
+#include "nn/generate.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "tensor/sizes.h"
+#include "text/batching.h"
+#include "text/random.h"
+#include "text/unicode.h"
+#include "trainer/terminal.h"
+
+namespace tern::lm {
+
+namespace {
+
+/// The model of the options, with the weights of options.base if there is one.
+nn::DecoderLM make_model(const Options& options, const PreparedData& data, Device device) {
+  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device);
+  nn::DecoderLM model(shape);
+  if (options.base.empty()) return model;
+  const LanguageModel base = load(options.base, {.length = options.length, .device = device});
+  const NoGrad unrecorded;
+  const std::vector<NamedTensor> from = nn::named_parameters(base.model), to = nn::named_parameters(model);
+  for (std::size_t i = 0; i < to.size(); ++i) copy_(to[i].tensor, from[i].tensor);
+  return model;
+}
+
+}  // namespace
+
+Training::Training(const Options& options, const PreparedData& data, Device device, train::Run& run, OnUpdate on_update)
+    : options_(options),
+      kernels_(options.use_fused_kernel),
+      data_(data),
+      device_(device),
+      model_(make_model(options, data, device)),
+      ranks_(run.ranks() && !run.ranks()->is_alone() ? run.ranks() : nullptr) {
+  const std::int64_t rows = options.batch_size * options.accumulate, length = options.length;
+  if (data.train.size() <= length)
+    throw apps::UsageError(
+        fmt::format("--length {}: the training text has {} tokens: expected a smaller length, or more text", length, data.train.size()));
+  if (data.valid.size() < 2) throw apps::UsageError("--data: the validation text has no token to predict: prepare more text");
+  windows_ = std::max<std::int64_t>((data.train.size() - 1) / length - 1, 1);
+  per_epoch_ = std::max<std::int64_t>(windows_ / rows, 1);
+  trainer_.emplace(model_, task(std::move(on_update)),
+                   train::TrainerOptions{.updates = options.updates > 0 ? options.updates : options.epochs * per_epoch_,
+                                         .updates_per_epoch = per_epoch_,
+                                         .valid_every = options.valid_every,
+                                         .patience = options.patience,
+                                         .lr = options.lr,
+                                         .schedule = options.schedule,
+                                         .warmup = options.warmup,
+                                         .clip = options.clip,
+                                         .ema = options.ema,
+                                         .precision = precision(options),
+                                         .unit = "tokens",
+                                         .may_end_early = options.patience > 0,
+                                         .profile = options.profile,
+                                         .compile = options.compile},
+                   run);
+}
+
+train::Task Training::task(OnUpdate on_update) {
+  const Reduction reduction = ranks_ ? Reduction::sum : Reduction::mean;
+  train::Task task{.loss = [this, reduction](const Batch& batch) { return model_.loss(batch.ids, batch.labels, {.reduction = reduction}); },
+                   .batch = [this](std::int64_t update) { return batch(update); },
+                   .optimizer = [this](const Tensors& parameters) { return optimizer(parameters); },
+                   .validate = [this](const train::Trainer& trainer) { return validate(trainer); }};
+  if (on_update) {
+    task.batch = [this, on_update = std::move(on_update)](std::int64_t update) {
+      on_update(update);
+      return batch(update);
+    };
+    task.validate = {};
+  }
+  return task;
+}
+
+/// Matrices decay; norms and biases do not. Muon updates the matrices of the blocks.
+std::unique_ptr<train::Optimizer> Training::optimizer(const Tensors& parameters) const {
+  const std::vector<NamedTensor> names = nn::named_parameters(model_);
+  Tensors of_blocks, matrices, others;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const bool is_matrix = parameters[i].dims() >= 2;
+    const bool is_muons = is_matrix && options_.optimizer == "muon" && names[i].name.starts_with("blocks.");
+    (is_muons ? of_blocks : is_matrix ? matrices : others).push_back(parameters[i]);
+  }
+  const train::AdamWOptions decaying{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
+  train::AdamWOptions plain = decaying;
+  plain.weight_decay = 0;
+  std::vector<train::AdamW::Group> groups;
+  if (!matrices.empty()) groups.push_back({matrices, decaying});
+  if (!others.empty()) groups.push_back({others, plain});
+  if (of_blocks.empty()) return std::make_unique<train::AdamW>(groups);
+  return std::make_unique<train::Muon>(
+      std::vector<train::Muon::Group>{{of_blocks, {.lr = options_.muon_lr, .weight_decay = options_.weight_decay}}}, groups);
+}
+
+/// An epoch reads all windows of T tokens in a random order, from a random first token on.
+std::vector<std::int64_t> Training::rows(std::int64_t update) const {
+  const std::int64_t epoch = update / per_epoch_, length = options_.length, count = options_.batch_size * options_.accumulate;
+  const auto seed = static_cast<std::uint64_t>(options_.seed);
+  if (epoch != epoch_) {
+    order_ = text::epoch_order(static_cast<std::size_t>(windows_), seed, static_cast<std::uint64_t>(epoch));
+    epoch_ = epoch;
+  }
+  const std::int64_t room = std::min(data_.train.size() - windows_ * length, length);
+  const std::int64_t offset =
+      static_cast<std::int64_t>(text::epoch_order(static_cast<std::size_t>(room), seed, static_cast<std::uint64_t>(epoch), 1)[0]);
+  std::vector<std::int64_t> result;
+  for (std::int64_t i = update % per_epoch_ * count; i < (update % per_epoch_ + 1) * count; ++i)
+    result.push_back(offset + length * static_cast<std::int64_t>(order_[static_cast<std::size_t>(i % windows_)]));
+  return result;
+}
+
+Training::Batch Training::load(const TokenList& tokens, std::span<const std::int64_t> first) const {
+  const std::int64_t length = std::min(options_.length, tokens.size() - 1), rows = static_cast<std::int64_t>(first.size());
+  std::vector<std::int64_t> ids, labels, window(static_cast<std::size_t>(length) + 1);
+  for (const std::int64_t at : first) {
+    tokens.read(at, window);
+    ids.insert(ids.end(), window.begin(), window.end() - 1);
+    labels.insert(labels.end(), window.begin() + 1, window.end());
+  }
+  return {Tensor::from(ids, {rows, length}, device_), Tensor::from(labels, {rows, length}, device_)};
+}
+
+/// Of several ranks: this rank's rows.
+train::UpdateBatch Training::batch(std::int64_t update) const {
+  const std::vector<std::int64_t> first = rows(update);
+  const std::int64_t hidden = model_.options.ff, length = options_.length;
+  train::UpdateBatch result{.parts = {}, .items = static_cast<std::int64_t>(first.size()) * length};
+  for (std::int64_t part = 0; part < options_.accumulate; ++part) {
+    std::span<const std::int64_t> own =
+        std::span(first).subspan(static_cast<std::size_t>(part * options_.batch_size), static_cast<std::size_t>(options_.batch_size));
+    train::RankPart of_rank;
+    if (ranks_) {
+      of_rank = ranks_->part(options_.batch_size, train::rows_multiple(length, options_.width, hidden));
+      own = own.subspan(static_cast<std::size_t>(of_rank.rows.first), static_cast<std::size_t>(of_rank.rows.count));
+    }
+    result.parts.emplace_back(load(data_.train, own), static_cast<double>(options_.batch_size * length), of_rank);
+  }
+  return result;
+}
+
+/// The mean loss of a token of the validation text, in windows that do not overlap, and the same in bits per byte of that text.
+train::Validation Training::validate(const train::Trainer& trainer) {
+  const NoGrad unrecorded;
+  const train::PrecisionScope scope(precision(options_));
+  model_.eval();
+  const std::int64_t length = std::min(options_.length, data_.valid.size() - 1);
+  const std::int64_t windows = std::max<std::int64_t>(std::min(options_.valid_tokens, data_.valid.size() - 1) / length, 1);
+  Tensor total = zeros({}, DType::f32, device_);
+  for (std::int64_t i = 0; i < windows; i += options_.batch_size) {
+    trainer.require_no_stop();
+    std::vector<std::int64_t> first;
+    for (std::int64_t row = i; row < std::min(i + options_.batch_size, windows); ++row) first.push_back(row * length);
+    const Batch batch = load(data_.valid, first);
+    add_(total, model_.loss(batch.ids, batch.labels, {.reduction = Reduction::sum}));
+  }
+  const double loss = trainer.require_finite(total.item<double>() / static_cast<double>(windows * length));
+  const double bits = loss / std::numbers::ln2 * static_cast<double>(data_.valid.size()) /
+                      static_cast<double>(std::max<std::int64_t>(data_.valid_bytes, 1));
+  train::Validation result{.rank = std::pair(-loss, 0.0),
+                           .shown = fmt::format("update {:>6}  train loss {:.3f}  valid loss {:.3f}  {:.3f} bits per byte  {:.0f} tokens/s",
+                                                trainer.updates(), trainer.train_loss(), loss, bits, trainer.items_per_second()),
+                           .samples = {sample()}};
+  result.numbers.set("valid_loss", loss).set("valid_bits_per_byte", bits).set("sample", result.samples.front().translation);
+  model_.train();
+  return result;
+}
+
+train::Sample Training::sample() const {
+  const std::int64_t length = std::min(options_.length, data_.valid.size()),
+                     known = std::max<std::int64_t>(std::min<std::int64_t>(length / 2, 32), 1);
+  if (length <= known) return {};
+  std::vector<std::int64_t> text(static_cast<std::size_t>(std::min<std::int64_t>(length, known + 96)));
+  data_.valid.read(0, text);
+  const auto middle = text.begin() + known;
+  const nn::GenerateOptions search{.search = nn::Search::sample,
+                                   .eos = options_.end_of_text,
+                                   .max_new_tokens = text.end() - middle,
+                                   .temperature = 0.8,
+                                   .top_p = 0.95,
+                                   .seed = static_cast<std::uint64_t>(options_.seed)};
+  const NoGrad unrecorded;
+  const auto written = nn::generate(model_, {nn::TokenIds(text.begin(), middle)}, {}, search);
+  const auto decoded = [&](auto begin, auto end) { return data_.tokenizer.decode(std::vector<std::int32_t>(begin, end)); };
+  const nn::TokenIds& ids = written.front().front().tokens;
+  return {decoded(text.begin(), middle), decoded(ids.begin(), ids.end()), decoded(middle, text.end())};
+}
+
+using apps::counted, apps::duration, apps::say, text::printable, train::seconds_now;
+
+void train(const Options& options) {
+  const double started = seconds_now();
+  require_valid(options);
+  apps::require_named("--data", options.data);
+  apps::require_named("--out", options.out);
+  if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
+  const Device device = apps::use(options);
+  apps::require_precision(precision(options), device);
+  apps::require_alone(options.compile);
+  const PreparedData data = PreparedData::open(options.data);
+  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device);
+  const std::int64_t params = apps::count_parameters(shape);
+  apps::require_memory(params, device, "use a smaller --width, --layers or --vocab");
+  manual_seed(static_cast<std::uint64_t>(options.seed));
+
+  train::Ranks ranks(options.ranks, device);
+  const train::StopSignals signals;
+  train::Run run("tern-lm", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
+  run.set_data(std::filesystem::absolute(options.data).string(), data.digest);
+  ranks.require_same("options or data", apps::to_json(entries(), options).dump() + data.digest);
+  run.require_size(params);
+  Training training(options, data, device, run);
+  train::Trainer& trainer = training.trainer();
+  say("data     {} training tokens, {} validation tokens, vocabulary {}\n", data.train.size(), data.valid.size(), shape.vocab);
+  say("model    {}, {}, width {}, {}, length {}: {:.2f} M parameters\n", options.architecture, counted(shape.layers, "layer"), shape.width,
+      counted(shape.heads, "head"), shape.length, static_cast<double>(params) / 1e6);
+  say("training {} updates of {} tokens on {}{}, {}, {}, {}\n", trainer.total_updates(),
+      options.batch_size * options.accumulate * options.length, ranks.describe(), apps::describe(device), options.precision,
+      options.optimizer, apps::describe_step(options.use_fused_kernel, device, options.compile));
+  if (!run.is_resumed()) run.write_tokenizer(data.tokenizer.to_json());
+
+  trainer.run();
+  ranks.leave();
+  if (!ranks.is_first()) return;
+  training.model().eval();
+  io::JsonObject summary;
+  summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
+  summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
+  if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
+  summary.set("updates", trainer.updates()).set("best_update", trainer.best().update);
+  summary.set("train_seconds", trainer.seconds()).set("total_seconds", seconds_now() - started);
+  summary.set("tokens_per_second", trainer.items_per_second()).set("train_loss", trainer.train_loss());
+  summary.update(trainer.best().validation.numbers);
+  run.finish(summary);
+  const train::Sample sample = training.sample();
+  say("\n{}|{}\n\n", printable(sample.source), printable(sample.translation));
+  say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
+      run.is_resumed() ? "since --resume" : "in all", printable(options.out));
+}
+
+}  // namespace tern::lm
