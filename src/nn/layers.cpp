@@ -28,6 +28,8 @@ void Linear::visit(Visitor& v) {
   v("weight", weight);
   v.buffer("weight", quantized.rows);
   v("bias", bias);
+  v("lora_a", low_rank.a);
+  v("lora_b", low_rank.b);
 }
 
 std::string Linear::settings() const {
@@ -35,16 +37,18 @@ std::string Linear::settings() const {
   const bool is_quantized = quantized.defined();
   return fmt::format("in={}, out={}, bias={}", is_quantized ? quantized.in : weight.size(1),
                      is_quantized ? quantized.out() : weight.size(0), bias.defined()) +
-         (is_quantized ? std::string(", ") + tern::name(quantized.format) : "");
+         (is_quantized ? std::string(", ") + tern::name(quantized.format) : "") +
+         (low_rank.defined() ? fmt::format(", rank={}", low_rank.a.size(0)) : "");
 }
 
 Tensor Linear::forward(const Tensor& x, const Tensor& added) const {
   const ModuleScope scope(this, "Linear");
-  return quantized.defined() ? quantized.linear(x, quantized, added) : linear(x, weight, added);
+  const Tensor y = quantized.defined() ? quantized.linear(x, quantized, added) : linear(x, weight, added);
+  return low_rank.defined() ? y + low_rank(x) : y;
 }
 
 Tensor Linear::cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options) const {
-  if (quantized.defined()) return tern::cross_entropy(forward(x), targets, options);
+  if (!can_fuse()) return tern::cross_entropy(forward(x), targets, options);
   const ModuleScope scope(this, "Linear");
   return linear_cross_entropy(x, weight, bias, targets, options);
 }

@@ -21,8 +21,18 @@ struct QuantizedForm : QuantizedWeight {
   decltype(&quantized_embedding) embedding = nullptr;  ///< quantized_embedding, if the weight is defined
 };
 
+/// Low-rank adapter of a linear layer, whose result it is added to; see nn/low_rank.h.
+struct LowRank {
+  bool defined() const { return a.defined(); }  ///< false for LowRank(), which adds nothing
+  Tensor operator()(const Tensor& x) const;     ///< scale (x A^T) B^T: (..., in) -> (..., out)
+
+  Tensor a;          ///< (R, in)
+  Tensor b;          ///< (out, R)
+  double scale = 1;  ///< alpha / R
+};
+
 /// Linear layer, y = x W^T + b: (..., in) -> (..., out). Weight (out, in) and bias (out) are initialized uniformly in +-1 / sqrt(in). A
-/// quantized layer (nn::quantize) has `quantized` in place of the weight, and no fused products.
+/// quantized layer (nn::quantize) has `quantized` in place of the weight. Neither it nor one with an adapter has fused products.
 struct Linear final : Callable<Linear> {
   Linear() = default;
   /// Creates a layer with new parameters in f32, drawn from this thread's generator. Throws Error for sizes below 1.
@@ -36,12 +46,14 @@ struct Linear final : Callable<Linear> {
   /// cross_entropy(forward(x), targets, options), for which the whole logits are never in memory (linear_cross_entropy).
   Tensor cross_entropy(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options = {}) const;
 
-  bool defined() const { return weight.defined() || quantized.defined(); }  ///< false for Linear(), which has no parameters
+  bool defined() const { return weight.defined() || quantized.defined(); }   ///< false for Linear(), which has no parameters
+  bool can_fuse() const { return weight.defined() && !low_rank.defined(); }  ///< true if the layer is x W^T + b of a floating W
   Device device() const { return quantized.defined() ? quantized.device() : weight.device(); }  ///< device of the weight, in either form
 
   Tensor weight;            ///< (out, in); undefined if quantized
   Tensor bias;              ///< (out), or undefined
   QuantizedForm quantized;  ///< the weight's quantized form, set by nn::quantize
+  LowRank low_rank;         ///< its adapter, set by nn::add_low_rank
 };
 
 /// Embedding: rows of a table (count, width) at i64 ids (...): (..., width). The table is initialized as N(0, 1). A quantized one

@@ -35,11 +35,11 @@ void FeedForward::visit(Visitor& v) {
 Tensor FeedForward::forward(const Tensor& x, bool adds_bias) const {
   const ModuleScope scope(this, "FeedForward");
   const Tensor proj_bias = adds_bias ? proj.bias : Tensor();
-  const bool drops = drop.training && drop.p > 0, fuses = activation == Activation::gelu_tanh && !gate && !fc.quantized.defined();
+  const bool drops = drop.training && drop.p > 0, fuses = activation == Activation::gelu_tanh && !gate && fc.can_fuse();
   Tensor hidden;
   if (fuses) {
     const ModuleScope in_fc(&fc, "Linear");
-    if (!drops && !proj.quantized.defined()) return feed_forward_gelu(x, fc.weight, fc.bias, proj.weight, proj_bias);
+    if (!drops && proj.can_fuse()) return feed_forward_gelu(x, fc.weight, fc.bias, proj.weight, proj_bias);
     hidden = linear_gelu(x, fc.weight, fc.bias);
   } else if (gate) {
     const Tensor gated = gate->forward(x), up = fc.forward(x);

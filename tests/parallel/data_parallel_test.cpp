@@ -104,6 +104,31 @@ TEST_CASE("Parts of a batch go over the wire once, with the last of them", "[ran
     }));
 }
 
+TEST_CASE("Adapters train on two ranks as in one process, beside frozen weights", "[ranks]") {
+  const auto adapted = [](nn::Module& model) { nn::add_low_rank(model, {.rank = 2, .layers = {"fc"}}); };
+  const auto step = [](const ToyModel& model, train::Optimizer& optimizer, const Tensor& x, const Tensor& y,
+                       const train::UpdateOptions& o) { train::update(mean(square(model.forward(x) - y)), optimizer, o); };
+  check_none(run_ranks(2, [&](Rank& rank) {
+    const Device device = rank.group->device();
+    auto alone = model_of<ToyModel>(rank, 1), model = model_of<ToyModel>(rank, 1);
+    manual_seed(2);
+    adapted(alone);
+    manual_seed(static_cast<std::uint64_t>(2 + rank.environment.rank));  // others begin with other adapters
+    adapted(model);
+    const auto of_alone = optimizer_of(Kind::sgd, alone);
+    DataParallel parallel(model, *rank.group);
+    const auto optimizer = optimizer_of(Kind::sgd, model);
+    const auto part = [&](const Tensor& x) { return slice(x, 0, 10 * rank.environment.rank, 10 * (rank.environment.rank + 1)); };
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      const Tensor x = data(100 + i, 10, device), y = data(200 + i, 5, device);
+      step(alone, *of_alone, x, y, {});
+      step(model, *optimizer, part(x), part(y), {.synchronize = [&] { parallel.finish_gradient_synchronization(); }});
+    }
+    if (test::trained(model).size() != 6) throw Error("expected six matrices of adapters");
+    check_close(weights_of(model), weights_of(alone), 1e-5, 1e-6);
+  }));
+}
+
 TEST_CASE("Gradients go over the wire in 16 bits where that is asked for, and parameters of 16 bits train", "[ranks]") {
   check_none(run_ranks(2, [](Rank& rank) {
     const Device device = rank.group->device();
