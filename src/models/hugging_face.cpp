@@ -26,66 +26,59 @@ using io::quote_name;
 
 namespace {
 
-using detail::Architecture, detail::HuggingFaceConfig;
-
-/// A tensor of a file and the parameter of the DecoderLM that holds it. A parameter may consist of several tensors, as consecutive rows.
-struct TensorName {
-  std::string theirs, ours;  ///< name in Hugging Face's files, and path of the parameter
-  Shape shape;               ///< shape in the file
-  bool transposed = false;   ///< the file has (in, out), as GPT-2's Conv1D
-};
+using detail::Architecture, detail::HuggingFaceConfig, detail::TensorName, detail::tensor_names;
 
 /// A size of a tensor, given by the model's options.
 enum class Size : std::uint8_t { none, vocab, length, width, ff, queries, keys, projection };
 
 /// A row of a table of names, with "{}" for the number of the layer.
 struct NameRow {
-  const char* theirs;
+  const char *theirs, *gguf;
   const char* ours;
   Size out, in = Size::none;
   bool transposed = false;
 };
 
 constexpr NameRow gpt2_names[] = {
-    {"transformer.wte.weight", "tokens.weight", Size::vocab, Size::width},
-    {"transformer.wpe.weight", "positions.weight", Size::length, Size::width},
-    {"transformer.h.{}.ln_1.weight", "blocks.{}.norm1.weight", Size::width},
-    {"transformer.h.{}.ln_1.bias", "blocks.{}.norm1.bias", Size::width},
-    {"transformer.h.{}.attn.c_attn.weight", "blocks.{}.attn.qkv.weight", Size::projection, Size::width, true},
-    {"transformer.h.{}.attn.c_attn.bias", "blocks.{}.attn.qkv.bias", Size::projection},
-    {"transformer.h.{}.attn.c_proj.weight", "blocks.{}.attn.proj.weight", Size::width, Size::queries, true},
-    {"transformer.h.{}.attn.c_proj.bias", "blocks.{}.attn.proj.bias", Size::width},
-    {"transformer.h.{}.ln_2.weight", "blocks.{}.norm2.weight", Size::width},
-    {"transformer.h.{}.ln_2.bias", "blocks.{}.norm2.bias", Size::width},
-    {"transformer.h.{}.mlp.c_fc.weight", "blocks.{}.ff.fc.weight", Size::ff, Size::width, true},
-    {"transformer.h.{}.mlp.c_fc.bias", "blocks.{}.ff.fc.bias", Size::ff},
-    {"transformer.h.{}.mlp.c_proj.weight", "blocks.{}.ff.proj.weight", Size::width, Size::ff, true},
-    {"transformer.h.{}.mlp.c_proj.bias", "blocks.{}.ff.proj.bias", Size::width},
-    {"transformer.ln_f.weight", "norm.weight", Size::width},
-    {"transformer.ln_f.bias", "norm.bias", Size::width},
-    {"lm_head.weight", "head.weight", Size::vocab, Size::width},
+    {"transformer.wte.weight", "token_embd.weight", "tokens.weight", Size::vocab, Size::width},
+    {"transformer.wpe.weight", "position_embd.weight", "positions.weight", Size::length, Size::width},
+    {"transformer.h.{}.ln_1.weight", "blk.{}.attn_norm.weight", "blocks.{}.norm1.weight", Size::width},
+    {"transformer.h.{}.ln_1.bias", "blk.{}.attn_norm.bias", "blocks.{}.norm1.bias", Size::width},
+    {"transformer.h.{}.attn.c_attn.weight", "blk.{}.attn_qkv.weight", "blocks.{}.attn.qkv.weight", Size::projection, Size::width, true},
+    {"transformer.h.{}.attn.c_attn.bias", "blk.{}.attn_qkv.bias", "blocks.{}.attn.qkv.bias", Size::projection},
+    {"transformer.h.{}.attn.c_proj.weight", "blk.{}.attn_output.weight", "blocks.{}.attn.proj.weight", Size::width, Size::queries, true},
+    {"transformer.h.{}.attn.c_proj.bias", "blk.{}.attn_output.bias", "blocks.{}.attn.proj.bias", Size::width},
+    {"transformer.h.{}.ln_2.weight", "blk.{}.ffn_norm.weight", "blocks.{}.norm2.weight", Size::width},
+    {"transformer.h.{}.ln_2.bias", "blk.{}.ffn_norm.bias", "blocks.{}.norm2.bias", Size::width},
+    {"transformer.h.{}.mlp.c_fc.weight", "blk.{}.ffn_up.weight", "blocks.{}.ff.fc.weight", Size::ff, Size::width, true},
+    {"transformer.h.{}.mlp.c_fc.bias", "blk.{}.ffn_up.bias", "blocks.{}.ff.fc.bias", Size::ff},
+    {"transformer.h.{}.mlp.c_proj.weight", "blk.{}.ffn_down.weight", "blocks.{}.ff.proj.weight", Size::width, Size::ff, true},
+    {"transformer.h.{}.mlp.c_proj.bias", "blk.{}.ffn_down.bias", "blocks.{}.ff.proj.bias", Size::width},
+    {"transformer.ln_f.weight", "output_norm.weight", "norm.weight", Size::width},
+    {"transformer.ln_f.bias", "output_norm.bias", "norm.bias", Size::width},
+    {"lm_head.weight", "output.weight", "head.weight", Size::vocab, Size::width},
 };
 
 constexpr NameRow llama_names[] = {
-    {"model.embed_tokens.weight", "tokens.weight", Size::vocab, Size::width},
-    {"model.layers.{}.input_layernorm.weight", "blocks.{}.norm1.weight", Size::width},
-    {"model.layers.{}.self_attn.q_proj.weight", "blocks.{}.attn.qkv.weight", Size::queries, Size::width},
-    {"model.layers.{}.self_attn.k_proj.weight", "blocks.{}.attn.qkv.weight", Size::keys, Size::width},
-    {"model.layers.{}.self_attn.v_proj.weight", "blocks.{}.attn.qkv.weight", Size::keys, Size::width},
-    {"model.layers.{}.self_attn.q_proj.bias", "blocks.{}.attn.qkv.bias", Size::queries},
-    {"model.layers.{}.self_attn.k_proj.bias", "blocks.{}.attn.qkv.bias", Size::keys},
-    {"model.layers.{}.self_attn.v_proj.bias", "blocks.{}.attn.qkv.bias", Size::keys},
-    {"model.layers.{}.self_attn.o_proj.weight", "blocks.{}.attn.proj.weight", Size::width, Size::queries},
-    {"model.layers.{}.self_attn.o_proj.bias", "blocks.{}.attn.proj.bias", Size::width},
-    {"model.layers.{}.post_attention_layernorm.weight", "blocks.{}.norm2.weight", Size::width},
-    {"model.layers.{}.mlp.gate_proj.weight", "blocks.{}.ff.gate.weight", Size::ff, Size::width},
-    {"model.layers.{}.mlp.gate_proj.bias", "blocks.{}.ff.gate.bias", Size::ff},
-    {"model.layers.{}.mlp.up_proj.weight", "blocks.{}.ff.fc.weight", Size::ff, Size::width},
-    {"model.layers.{}.mlp.up_proj.bias", "blocks.{}.ff.fc.bias", Size::ff},
-    {"model.layers.{}.mlp.down_proj.weight", "blocks.{}.ff.proj.weight", Size::width, Size::ff},
-    {"model.layers.{}.mlp.down_proj.bias", "blocks.{}.ff.proj.bias", Size::width},
-    {"model.norm.weight", "norm.weight", Size::width},
-    {"lm_head.weight", "head.weight", Size::vocab, Size::width},
+    {"model.embed_tokens.weight", "token_embd.weight", "tokens.weight", Size::vocab, Size::width},
+    {"model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight", "blocks.{}.norm1.weight", Size::width},
+    {"model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight", "blocks.{}.attn.qkv.weight", Size::queries, Size::width},
+    {"model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight", "blocks.{}.attn.qkv.weight", Size::keys, Size::width},
+    {"model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight", "blocks.{}.attn.qkv.weight", Size::keys, Size::width},
+    {"model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias", "blocks.{}.attn.qkv.bias", Size::queries},
+    {"model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias", "blocks.{}.attn.qkv.bias", Size::keys},
+    {"model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias", "blocks.{}.attn.qkv.bias", Size::keys},
+    {"model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight", "blocks.{}.attn.proj.weight", Size::width, Size::queries},
+    {"model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias", "blocks.{}.attn.proj.bias", Size::width},
+    {"model.layers.{}.post_attention_layernorm.weight", "blk.{}.ffn_norm.weight", "blocks.{}.norm2.weight", Size::width},
+    {"model.layers.{}.mlp.gate_proj.weight", "blk.{}.ffn_gate.weight", "blocks.{}.ff.gate.weight", Size::ff, Size::width},
+    {"model.layers.{}.mlp.gate_proj.bias", "blk.{}.ffn_gate.bias", "blocks.{}.ff.gate.bias", Size::ff},
+    {"model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight", "blocks.{}.ff.fc.weight", Size::ff, Size::width},
+    {"model.layers.{}.mlp.up_proj.bias", "blk.{}.ffn_up.bias", "blocks.{}.ff.fc.bias", Size::ff},
+    {"model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight", "blocks.{}.ff.proj.weight", Size::width, Size::ff},
+    {"model.layers.{}.mlp.down_proj.bias", "blk.{}.ffn_down.bias", "blocks.{}.ff.proj.bias", Size::width},
+    {"model.norm.weight", "output_norm.weight", "norm.weight", Size::width},
+    {"lm_head.weight", "output.weight", "head.weight", Size::vocab, Size::width},
 };
 
 std::int64_t size_of(Size size, const nn::DecoderLMOptions& o) {
@@ -114,8 +107,9 @@ std::string numbered(std::string_view name, std::int64_t layer) {
 /// The prefix of an architecture's names, "transformer." or "model.". Files of a model without a head omit it.
 std::string_view name_prefix(Architecture architecture) { return architecture == Architecture::gpt2 ? "transformer." : "model."; }
 
-/// The tensors of a model, layer by layer, those of one parameter in the order of its rows.
-std::vector<TensorName> tensor_names(const HuggingFaceConfig& config) {
+}  // namespace
+
+std::vector<TensorName> detail::tensor_names(const HuggingFaceConfig& config) {
   const nn::DecoderLMOptions& o = config.options;
   const std::span<const NameRow> table =
       config.architecture == Architecture::gpt2 ? std::span<const NameRow>(gpt2_names) : std::span<const NameRow>(llama_names);
@@ -123,7 +117,7 @@ std::vector<TensorName> tensor_names(const HuggingFaceConfig& config) {
   const auto add = [&](const NameRow& row, std::int64_t layer) {
     Shape shape = {size_of(row.out, o)};
     if (row.in != Size::none) shape.insert(row.transposed ? 0 : 1, size_of(row.in, o));
-    result.push_back({numbered(row.theirs, layer), numbered(row.ours, layer), std::move(shape), row.transposed});
+    result.push_back({numbered(row.theirs, layer), numbered(row.gguf, layer), numbered(row.ours, layer), std::move(shape), row.transposed});
   };
   const auto is_of_layer = [](const NameRow& row) { return std::string_view(row.ours).starts_with("blocks."); };
   const auto is_present = [&](const NameRow& row) {
@@ -137,6 +131,8 @@ std::vector<TensorName> tensor_names(const HuggingFaceConfig& config) {
       if (is_of_layer(row) && is_present(row)) add(row, layer);
   return result;
 }
+
+namespace {
 
 /// True for a tensor of a file that is not in tensor_names and may be ignored: masks and tables of older files, and the head of a model
 /// that ties it to the token table.

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "nn/transformer.h"
 
@@ -46,8 +47,19 @@ struct HuggingFaceConfig {
 /// Parses config.json. Throws FileError with a message that begins with `where`, its path, and names the key and the remedy.
 HuggingFaceConfig parse_config(std::string_view json, const std::string& where);
 
-/// The architecture of options. Throws Error if they are of no known architecture, or use an option that transformers lacks.
-HuggingFaceConfig config_of(const nn::DecoderLMOptions& options);
+/// The architecture of options. Throws Error, of the function `where`, if they are of no known architecture, or use an option that
+/// transformers lacks.
+HuggingFaceConfig config_of(const nn::DecoderLMOptions& options, const char* where = "save_hugging_face");
+
+/// A tensor of a file and the parameter of the DecoderLM that holds it. A parameter may consist of several tensors, as consecutive rows.
+struct TensorName {
+  std::string theirs, gguf, ours;  ///< name in Hugging Face's files and in GGUF files, and path of the parameter
+  Shape shape;                     ///< shape in Hugging Face's files
+  bool transposed = false;         ///< these have (in, out), as GPT-2's Conv1D; GGUF files have (out, in)
+};
+
+/// The tensors of a model, layer by layer, those of one parameter in the order of its rows.
+std::vector<TensorName> tensor_names(const HuggingFaceConfig& config);
 
 /// The text of config.json. `dtype` is that of the parameters.
 std::string config_text(const HuggingFaceConfig& config, DType dtype);

@@ -265,12 +265,12 @@ HuggingFaceConfig parse_config(std::string_view json, const std::string& where) 
   return result;
 }
 
-HuggingFaceConfig config_of(const nn::DecoderLMOptions& o) {
+HuggingFaceConfig config_of(const nn::DecoderLMOptions& o, const char* where) {
   const bool is_gpt2 = o.norm == nn::NormKind::layer && o.positions == nn::Positions::learned && !o.gated;
   const bool is_llama = o.norm == nn::NormKind::rms && o.positions == nn::Positions::rotary && o.gated;
   const bool is_plain = (o.kv_heads == 0 || o.kv_heads == o.heads) && (o.head_dim == 0 || o.head_dim * o.heads == o.width);
-  const auto require = [](bool holds, const char* expected) {
-    if (!holds) fail("save_hugging_face", fmt::format("expected {}, for transformers has no such model", expected));
+  const auto require = [where](bool holds, const char* expected) {
+    if (!holds) fail(where, fmt::format("expected {}, for transformers has no such model", expected));
   };
   require(is_gpt2 || is_llama,
           "a model of GPT-2's shape (layer norms, learned positions, not gated) or of Llama's (RMS norms, rotary positions, gated)");

@@ -19,6 +19,15 @@ def safetensors(header, data):
     return struct.pack("<Q", len(text)) + text.encode() + bytes(data)
 
 
+def gguf(pairs, tensors, version=3, data=0):
+    text = lambda t: struct.pack("<Q", len(t.encode())) + t.encode()
+    header = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(pairs))
+    header += b"".join(text(key) + value for key, value in pairs)
+    for name, dims, kind, offset in tensors:
+        header += text(name) + struct.pack("<I%dQIQ" % len(dims), len(dims), *dims, kind, offset)
+    return header + bytes(-len(header) % 32 + data), text
+
+
 def byte_characters():
     table, following = [], 256
     for byte in range(256):
@@ -72,6 +81,15 @@ def main():
                                 b"(div b (sqrt a)) => (mul b (rsqrt a)) ; sound ; fingerprint 3eeb973953a9e9e3 ; error 1.66\n")
     write("rules", "of-all-ops", b"(matmul (transpose (concat a b)) (scale s (split0 (widen c)))) => (add a v) ; sound\r\n\n"
                                  b"  (max (maxr a) (sum (scale -0.25 (exp w)))) => (relu (sub a (log (narrow w)))) ; exact # and more\n")
+    text = gguf([], [])[1]
+    write("gguf", "empty", gguf([], [])[0])
+    write("gguf", "types", gguf([("k%d" % i, struct.pack("<I", kind) + value) for i, (kind, value) in enumerate(
+        [(0, b"\1"), (1, b"\xff"), (2, b"\1\2"), (3, b"\1\2"), (4, b"\1\0\0\0"), (5, b"\1\0\0\0"), (6, struct.pack("<f", 1.5)), (7, b"\1"),
+         (8, text("\u00fc")), (9, struct.pack("<IQ", 5, 2) + bytes(8)), (9, struct.pack("<IQ", 8, 2) + text("a") + text("")),
+         (10, bytes(8)), (11, b"\xff" * 8), (12, struct.pack("<d", -2))])], [])[0])
+    write("gguf", "tensors", gguf([("general.architecture", struct.pack("<I", 8) + text("llama"))], [
+        ("a", [3], 0, 0), ("b.weight", [32, 2], 8, 32), ("c", [64, 1], 2, 128), ("d", [2, 2, 1, 1], 1, 192), ("e", [0, 5], 30, 0)], data=200)[0])
+    write("gguf", "aligned", gguf([("general.alignment", struct.pack("<II", 4, 64))], [("a", [4], 0, 64)], 2, 112)[0])
     write("gzip", "raw", b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x4b\x4c\xe4\x02\x00\x07\xa1\xea\xdd\x02\x00\x00\x00")
 
 

@@ -1,0 +1,78 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "io/gguf.h"
+#include "nn/transformer.h"
+#include "text/bpe.h"
+
+namespace tern::models {
+
+/// Options of save_gguf.
+struct GgufSaveOptions {
+  io::GgufFormat format = io::GgufFormat::f16;  ///< of the matrices; vectors and the table of learned positions are f32
+  std::int64_t bos = -1;                        ///< token that begins a text; -1: none
+  std::int64_t eos = -1;                        ///< token that ends a text; -1: none
+  std::string chat_template = "";               ///< Jinja text, as in tokenizer_config.json; "": none
+};
+
+/// Writes a model of GPT-2's or Llama's shape and its tokenizer for llama.cpp and load_gguf, with the names and metadata of its
+/// convert_hf_to_gguf.py. Formats of tensors are those of its llama-quantize, but that a q4_0 file has q8_0, not q6_K, for the head, or for
+/// the token table that is the head. Rows that are no whole blocks of 32 are f16. A quantised weight keeps its blocks if they are of the
+/// format; others are dequantised first. Throws Error for a model of another shape, an activation that llama.cpp does not compute, a
+/// tokenizer of more tokens than the model or with words that it does not know, FileError, and DiskError: the old file then stays.
+void save_gguf(const nn::DecoderLM& model, const text::Tokenizer& tokenizer, const std::string& path, const GgufSaveOptions& options = {});
+
+/// Options of load_gguf.
+struct GgufOptions {
+  DType dtype = DType::f32;          ///< dtype of the parameters that are not quantised
+  std::int64_t length = 0;           ///< maximum length in tokens of a model with rotary positions; 0: that of the file
+  Device device = default_device();  ///< device of the parameters
+  bool dequantizes = false;          ///< true: blocks become parameters of `dtype`, for training and for save_hugging_face
+};
+
+/// Contents of a file.
+struct GgufModel {
+  nn::DecoderLM model;        ///< in evaluation mode; matrices of q8_0 and q4_0 stay in their blocks, as nn::quantize makes them
+  text::Tokenizer tokenizer;  ///< may have fewer tokens than the model
+  std::int64_t bos = -1;      ///< token that begins a text; -1: none
+  std::int64_t eos = -1;      ///< token that ends a text; -1: none
+  std::string chat_template;  ///< Jinja text; "": none
+};
+
+/// Loads a file with "general.architecture" gpt2 or llama and byte-level BPE (GPT-2's, Llama 3's or Qwen 2's words). A matrix of ours whose
+/// parts have different formats is dequantised. Draws no random numbers of the thread's generator. Throws FileError for anything else, with
+/// its name, before parameters are allocated, and for values out of the range of `dtype`. Throws Error for a dtype that is not floating.
+GgufModel load_gguf(const std::string& path, const GgufOptions& options = {});
+
+namespace detail {
+/// Adds the tokenizer's metadata for a model of `vocab` tokens. Throws Error.
+void add_tokenizer(io::GgufMetadata& metadata, const text::Tokenizer& tokenizer, std::int64_t vocab, const GgufSaveOptions& options);
+/// The tokenizer of a file's metadata. Throws FileError.
+text::Tokenizer tokenizer_of(const io::GgufMetadata& metadata, const std::string& path);
+
+/// Metadata of a file, checked: every function throws FileError, one line with path and key.
+class GgufKeys {
+ public:
+  GgufKeys(const io::GgufMetadata& metadata, const std::string& path) : metadata_(metadata), path_(path) {}
+  /// The value of a key; null if there is none.
+  const io::GgufValue* find(const std::string& key) const;
+  /// An integer in [least, 2^30], for sizes and ids.
+  std::int64_t integer(const std::string& key, std::int64_t least = 1) const;
+  /// The same, or `otherwise` for a missing key.
+  std::int64_t integer_or(const std::string& key, std::int64_t otherwise, std::int64_t least = 1) const;
+  /// A finite number > 0, or `otherwise`; NaN: the key is needed.
+  double positive(const std::string& key, double otherwise) const;
+  /// A text, or `otherwise`; null: the key is needed.
+  std::string text(const std::string& key, const char* otherwise) const;
+  /// A list of `type`.
+  const io::GgufValue& list(const std::string& key, io::GgufType type) const;
+  [[noreturn]] void fail(const std::string& key, const std::string& message) const;
+
+ private:
+  const io::GgufMetadata& metadata_;
+  const std::string& path_;
+};
+}  // namespace detail
+
+}  // namespace tern::models
