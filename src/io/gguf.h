@@ -61,7 +61,8 @@ struct GgufEntry {
   std::string name;                     ///< at most 63 bytes, llama.cpp's limit, in a file that is written
   GgufFormat format = GgufFormat::f32;  ///< of its elements
   Shape shape;                          ///< (out, in): the last dimension is contiguous, which the format lists first
-  std::uint64_t begin = 0, bytes = 0;   ///< its bytes in the file; set by the reader
+  std::uint64_t begin = 0;              ///< offset in the file; set by the reader
+  std::uint64_t bytes = 0;              ///< size in the file; set by the reader
 
   /// Shape of its Tensor: that of the entry, or (out, row bytes) of u8 for blocks, as in QuantizedWeight::rows.
   Shape stored_shape() const;
@@ -70,7 +71,7 @@ struct GgufEntry {
 
 /// A file's header.
 struct GgufHeader {
-  GgufMetadata metadata;
+  GgufMetadata metadata;           ///< all of it
   std::vector<GgufEntry> tensors;  ///< in the order of the file
 };
 
@@ -81,7 +82,7 @@ class GgufFile {
   /// Opens a file of version 3, or 2, which has the same layout.
   explicit GgufFile(const std::string& path);
   ~GgufFile();
-  GgufFile(GgufFile&&) noexcept;
+  GgufFile(GgufFile&&) noexcept;  ///< the other one may only be destroyed
 
   const std::string& path() const noexcept;                                           ///< for messages
   const GgufMetadata& metadata() const noexcept { return header_.metadata; }          ///< all of it
