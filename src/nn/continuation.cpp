@@ -265,6 +265,7 @@ Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& p
           : make();
   Continuation result = continuation(reader, rows, static_cast<std::int64_t>(prompts.size()));
   for (const TokenIds& prompt : prompts) result.limits.push_back(limit - static_cast<std::int64_t>(prompt.size()));
+  result.prompts = prompts;
   return result;
 }
 
@@ -411,7 +412,7 @@ static Tensor joined(const Tensors& logits) {
 Continuation ensemble(std::vector<Continuation> parts) {
   if (parts.empty()) fail("ensemble", "expected one model or more");
   const NoGrad unrecorded;
-  Continuation result = {.limits = parts[0].limits, .numbers = parts[0].numbers};
+  Continuation result = {.limits = parts[0].limits, .numbers = parts[0].numbers, .prompts = parts[0].prompts};
   Tensors logits;
   for (const Continuation& part : parts) {
     logits.push_back(part.logits);

@@ -23,6 +23,8 @@ struct Continuation {
   std::function<void(const Tensor& rows, bool keeps_sources)> select;
   /// (N): the number of each row, on which its random numbers in sampling depend; empty: 0 .. N - 1.
   std::vector<std::int64_t> numbers = {};
+  /// (N): the tokens before the new ones, to which GenerateOptions::repetition_penalty applies too; empty: none.
+  std::vector<TokenIds> prompts = {};
 };
 
 /// Search strategies of generate().
@@ -38,16 +40,19 @@ struct GenerateOptions {
   std::int64_t eos = 1;             ///< token that ends a row: its probability counts, but it is not in the hypothesis. -1: none
   std::int64_t max_new_tokens = 0;  ///< maximum number of new tokens, in addition to Continuation::limits; 0: no other limit
   /// A second stop rule: given new tokens (R, t), t >= 1, on the device, returns (R), bool: true for a row that ends with its last token,
-  /// which stays in the hypothesis.
+  /// which stays in the hypothesis. It is called for each new token, so that a program may show text as it comes.
   std::function<Tensor(const Tensor& tokens)> stop = {};
   bool has_scores = true;  ///< false: greedy search leaves log_probability and score 0, which saves a pass over the logits
   /// score = log_probability / length^length_penalty, as in fairseq and Marian: 0 is the sum over the tokens, 1 their mean.
   double length_penalty = 1;
-  std::int64_t n_best = 1;        ///< hypotheses to return for each row: at most `beam` in beam search, any number of samples
-  std::int64_t beam = 5;          ///< beam size of Search::beam
-  double temperature = 1;         ///< for Search::sample: divisor of the logits; 0, also as f32, is greedy
-  std::int64_t top_k = 0;         ///< sample from the k most probable tokens; 0: from all
-  double top_p = 1;               ///< sample from the smallest set of tokens with this total probability (Holtzman et al., 2020)
+  std::int64_t n_best = 1;  ///< hypotheses to return for each row: at most `beam` in beam search, any number of samples
+  std::int64_t beam = 5;    ///< beam size of Search::beam
+  double temperature = 1;   ///< for Search::sample: divisor of the logits; 0, also as f32, is greedy
+  std::int64_t top_k = 0;   ///< sample from the k most probable tokens; 0: from all
+  double top_p = 1;         ///< sample from the smallest set of tokens with this total probability (Holtzman et al., 2020)
+  /// For Search::greedy and Search::sample: divides the logits above 0 of tokens that the row or its prompt has, and multiplies those
+  /// below, before temperature, top_k and top_p; 1 changes none. Keskar et al., 2019, in the form of transformers.
+  double repetition_penalty = 1;
   std::uint64_t seed = 0;         ///< seed of Search::sample
   std::int64_t first_number = 0;  ///< added to Continuation::numbers, so that a stream in parts is sampled as in one call
   /// Called before each token by every decoding thread, for a program that wants to stop: its exception ends generate(), which throws it.
@@ -57,7 +62,7 @@ struct GenerateOptions {
 /// New tokens of a row, without eos.
 struct Hypothesis {
   TokenIds tokens;             ///< tokens up to eos or the limit
-  double log_probability = 0;  ///< under the model, with eos; without temperature, top_k and top_p
+  double log_probability = 0;  ///< under the model, with eos; without temperature, top_k, top_p and repetition_penalty
   double score = 0;            ///< see GenerateOptions::length_penalty; the length includes eos
 };
 

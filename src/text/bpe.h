@@ -75,8 +75,23 @@ class Tokenizer {
 
  private:
   friend class EpochEncoder;
+  friend class IncrementalDecoder;
   explicit Tokenizer(std::shared_ptr<const BpeModel> model);
   std::shared_ptr<const BpeModel> model_;
+};
+
+/// Decodes tokens that come one by one: the texts, joined, are Tokenizer::decode of all of them.
+class IncrementalDecoder {
+ public:
+  explicit IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}  ///< before the first token
+  /// Text that a token completes: bytes that may be the beginning of a character of UTF-8 wait for its end. Throws as decode does.
+  std::string add(std::int32_t id);
+  /// The bytes that wait, as U+FFFD; "" if there are none.
+  std::string end();
+
+ private:
+  Tokenizer tokenizer_;
+  std::string bytes_;  // of a character that is not complete
 };
 
 /// Encodes the lines of a corpus anew for each epoch, with BPE-dropout (EncodeOptions). The lines are split into words once, and a word

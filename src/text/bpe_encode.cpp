@@ -199,6 +199,24 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   return utf8_lossy(bytes);
 }
 
+std::string IncrementalDecoder::add(std::int32_t id) {
+  const BpeModel& model = *tokenizer_.model_;
+  const std::size_t i = checked(model, id, "decode");
+  if (!model.is_control(i)) bytes_ += model.bytes_of(i);
+  // A character that is not complete has 1 to 3 bytes, and becomes longer by one of 0x80 and 0xBF, the ends of the ranges of bytes that
+  // follow.
+  std::size_t whole = bytes_.size();
+  for (std::size_t n = 1; n <= std::min<std::size_t>(3, bytes_.size()); ++n) {
+    const std::string end = bytes_.substr(bytes_.size() - n);
+    if (decode_utf8(end + '\x80').size > n || decode_utf8(end + '\xbf').size > n) whole = bytes_.size() - n;
+  }
+  std::string text = utf8_lossy(std::string_view(bytes_).substr(0, whole));
+  bytes_.erase(0, whole);
+  return text;
+}
+
+std::string IncrementalDecoder::end() { return utf8_lossy(std::exchange(bytes_, {})); }
+
 std::size_t Tokenizer::vocab_size() const noexcept { return model_->tokens.size(); }
 
 std::optional<std::int32_t> Tokenizer::token_to_id(std::string_view token) const {

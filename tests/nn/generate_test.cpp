@@ -185,6 +185,22 @@ TEST_CASE("A generation ends when it is asked to before a token, by one thread a
   set_num_threads(threads);
 }
 
+TEST_CASE("A repetition penalty counts the prompts that a model and an ensemble read", "[generate]") {
+  const nn::DecoderLM model = some_model();
+  const std::vector<nn::TokenIds> prompts = some_prompts();
+  const nn::GenerateOptions options{.eos = -1, .max_new_tokens = 1, .repetition_penalty = 1e6};
+  const auto in_prompt = [&](const Results& results) {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      count += std::size_t(std::count(prompts[i].begin(), prompts[i].end(), results[i].at(0).tokens.at(0)));
+    return count;
+  };
+  // The largest logit is above 0, and so is that of some token that the prompt lacks.
+  CHECK(in_prompt(nn::generate(model, prompts, {}, {.eos = -1, .max_new_tokens = 1})) > 0);
+  CHECK(in_prompt(nn::generate(model, prompts, {}, options)) == 0);
+  CHECK(in_prompt(nn::generate(nn::ensemble({nn::read_prompts(model, prompts), nn::read_prompts(model, prompts)}), options)) == 0);
+}
+
 TEST_CASE("generate refuses what it cannot continue", "[generate]") {
   const nn::DecoderLM model = some_model();
   const auto decode = [&](const nn::TokenIds& prompt, const nn::PromptOptions& room, const nn::GenerateOptions& options = {},

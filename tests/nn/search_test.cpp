@@ -296,6 +296,66 @@ TEST_CASE("A sample is the token at which the sum of probabilities passes a numb
   CHECK(equal == samples * steps);
 }
 
+TEST_CASE("A repetition penalty is on the tokens of prompt and row, in greedy search and in samples", "[generate]") {
+  const std::vector<nn::TokenIds> prompts = {{3, 4, 3}, {6}, {}, {1, 2, -7, 99}};  // ids that no logit has count for nothing
+  /// A Toy whose logits are those that a row's penalty leaves.
+  struct Penalized : Toy {
+    std::vector<nn::TokenIds> prompts;
+    double penalty = 1;
+    nn::Continuation text(const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& limits) const {
+      const auto state = std::make_shared<State>();
+      nn::Continuation result = read(rows, limits, state);
+      const auto penalized = [state, own = *this](const Tensor& logits) {
+        std::vector<float> all = logits.to_vector<float>();
+        for (std::size_t i = 0; i < state->rows.size(); ++i) {
+          std::set<std::int64_t> seen(state->histories[i].begin(), state->histories[i].end());
+          const nn::TokenIds& prompt = own.prompts[std::size_t(state->rows[i])];
+          seen.insert(prompt.begin(), prompt.end());
+          for (const std::int64_t id : seen) {
+            if (id < 0 || id >= own.classes) continue;
+            float& x = all[i * std::size_t(own.classes) + std::size_t(id)];
+            x = x < 0 ? x * float(own.penalty) : x / float(own.penalty);
+          }
+        }
+        return Tensor::from(all, logits.shape());
+      };
+      result.logits = penalized(result.logits);
+      result.next = [next = result.next, penalized](const Tensor& ids) { return penalized(next(ids)); };
+      return result;
+    }
+  };
+  const std::vector<std::int64_t> rows = {0, 1, 2, 3}, limits = {30, 4, 9, 12};
+  for (const double penalty : {1.0, 1.3, 4.0, 0.5}) {
+    INFO("penalty " << penalty);
+    const Penalized toy{{9, 2}, prompts, penalty};
+    for (const auto& [search, n_best] : {std::pair(nn::Search::greedy, 1), {nn::Search::sample, 1}, {nn::Search::sample, 3}}) {
+      nn::GenerateOptions options{.search = search, .eos = -1, .n_best = n_best, .seed = 5};
+      const Results want = nn::generate(toy.text(rows, limits), options);
+      options.repetition_penalty = penalty;
+      nn::Continuation text = toy.read(rows, limits);
+      text.prompts = prompts;
+      const Results got = nn::generate(text, options);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        for (std::size_t n = 0; n < std::size_t(n_best); ++n) CHECK(got[i].at(n).tokens == want[i].at(n).tokens);
+      // Of the model, whatever the penalty.
+      double log_p = 0;
+      nn::TokenIds history;
+      for (const std::int64_t id : got[2][0].tokens) {
+        const std::vector<float> logits = toy.logits(2, history);
+        log_p += logits[std::size_t(id)] - log_total(logits);
+        history.push_back(id);
+      }
+      CHECK(got[2][0].log_probability == Approx(log_p).epsilon(1e-5));
+    }
+  }
+  nn::Continuation text = Toy().read({0}, {3});
+  for (const double penalty : {0.0, -1.0, double(INFINITY), double(NAN)})
+    CHECK_THROWS_WITH(nn::generate(text, {.repetition_penalty = penalty}), Catch::Contains("finite repetition_penalty > 0"));
+  CHECK_THROWS_WITH(nn::generate(text, {.search = nn::Search::beam, .repetition_penalty = 2}), Catch::Contains("use greedy or sample"));
+  text.prompts = {{1}, {2}};
+  CHECK_THROWS_WITH(nn::generate(text, {.repetition_penalty = 2}), Catch::Contains("expected 1 prompts"));
+}
+
 TEST_CASE("A logit of +inf or NaN is one error in every search", "[generate]") {
   constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const auto text = [](const std::vector<float>& logits) {

@@ -218,3 +218,37 @@ TEST_CASE("arguments that make no sense are refused", "[text]") {
   CHECK(reference().encode("").empty());
   CHECK(reference().decode({}) == "");
 }
+
+TEST_CASE("tokens that come one by one are decoded as all at once, a character with its last byte", "[text]") {
+  const std::vector<std::string> special = {"<eos>"};
+  const Tokenizer tokenizer = Tokenizer::train({}, {.vocab_size = 257, .special_tokens = special});
+  const auto pieces = [&](const Ids& ids) {
+    IncrementalDecoder decoder(tokenizer);
+    std::vector<std::string> result;
+    for (const std::int32_t id : ids) result.push_back(decoder.add(id));
+    result.push_back(decoder.end());
+    CHECK(decoder.end().empty());
+    return result;
+  };
+  const std::string euro = "\u20ac", face = "\U0001f600";
+  const std::vector<std::string> got = pieces(tokenizer.encode("a" + euro + "\u00e9" + face));
+  CHECK(got == std::vector<std::string>{"a", "", "", euro, "", "\u00e9", "", "", "", face, ""});
+  CHECK(pieces(tokenizer.encode("a\xe2\x82")) == std::vector<std::string>{"a", "", "", "\ufffd"});
+  CHECK(pieces(tokenizer.encode("\xed\xa0z")) == std::vector<std::string>{"", "\ufffd\ufffd", "z", ""});  // a surrogate
+  CHECK(pieces({0, tokenizer.encode("b")[0], 0}) == std::vector<std::string>{"", "b", "", ""});
+
+  SplitMix64 random{9};
+  for (int round = 0; round < 2000; ++round) {
+    Ids ids;
+    // Bytes that begin and continue characters are as frequent as others.
+    for (std::uint64_t n = random(12); n > 0; --n) {
+      const std::string byte(1, static_cast<char>(random(2) ? 0x80 + random(0x80) : random(2) ? 0xE0 + random(0x18) : random(256)));
+      ids.push_back(tokenizer.encode(byte)[0]);
+    }
+    std::string joined;
+    for (const std::string& piece : pieces(ids)) joined += piece;
+    CHECK(joined == tokenizer.decode(ids));
+  }
+  IncrementalDecoder decoder(tokenizer);
+  CHECK_THROWS_AS(decoder.add(257), std::invalid_argument);
+}
