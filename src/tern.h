@@ -45,6 +45,7 @@
 #include "tensor/tensor.h"
 #include "text/batching.h"
 #include "text/bpe.h"
+#include "text/chat_template.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
 #include "train/train.h"

@@ -81,6 +81,12 @@ def main():
                                 b"(div b (sqrt a)) => (mul b (rsqrt a)) ; sound ; fingerprint 3eeb973953a9e9e3 ; error 1.66\n")
     write("rules", "of-all-ops", b"(matmul (transpose (concat a b)) (scale s (split0 (widen c)))) => (add a v) ; sound\r\n\n"
                                  b"  (max (maxr a) (sum (scale -0.25 (exp w)))) => (relu (sub a (log (narrow w)))) ; exact # and more\n")
+    chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}<|im_start|>system\\nBe brief.<|im_end|>"
+    turns = "{{ bos_token + '[INST] <<SYS>>' + content.strip() + ' [/INST]' }}{{ ' ' + content|trim + ' ' + eos_token + ' ' }}loop.last and system_message"
+    write("chat", "chatml", json.dumps({"chat_template": chatml, "eos_token": "</s>"}))
+    write("chat", "named", json.dumps({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": turns}]}))
+    write("chat", "turns", turns)
+    write("chat", "others", "<|user|>{{ x + eos_token }}<|assistant|><|end|><|start_header_id|><|eot_id|><start_of_turn>trim<|im_sep|><|endoftext|>")
     text = gguf([], [])[1]
     write("gguf", "empty", gguf([], [])[0])
     write("gguf", "types", gguf([("k%d" % i, struct.pack("<I", kind) + value) for i, (kind, value) in enumerate(
