@@ -12,15 +12,18 @@
 #include "io/safetensors.h"
 #include "lm/options.h"
 #include "models/hugging_face.h"
+#include "nn/low_rank.h"
 #include "train/precision.h"
 
 namespace tern::lm {
 
 namespace fs = std::filesystem;
 
+static LanguageModel read(const std::string& path, const LoadOptions& options);
+
 namespace {
 
-/// A run, checked as far as is possible without its weights.
+/// A run, checked as far as possible without its weights.
 struct RunFiles {
   io::RunDirectory run;
   Options options;
@@ -41,25 +44,37 @@ RunFiles open_run(const std::string& path) {
         fmt::format("{}: vocab: expected at least the {} tokens of the tokenizer but got {}", run.config(), vocab, shape.vocab));
   std::error_code error;
   const auto bytes = static_cast<double>(fs::file_size(run.model(), error)), elements = static_cast<double>(apps::count_parameters(shape));
-  if (!error && bytes < 4 * elements)
+  if (!error && options.lora == 0 && bytes < 4 * elements)
     throw io::FileError(
         fmt::format("{}: does not fit the model in config.json: {:.3g} elements do not fit in {:.0f} bytes", run.model(), elements, bytes));
   return {std::move(run), options, std::move(tokenizer), shape};
 }
 
-LanguageModel load_run(const std::string& path, const LoadOptions& load) {
+void read_weights(const io::RunDirectory& run, const std::vector<NamedTensor>& weights) {
+  const NoGrad unrecorded;
+  io::load_safetensors_into(run.model(), weights);
+}
+
+LanguageModel read_run(const std::string& path, const LoadOptions& load) {
   RunFiles files = open_run(path);
   files.shape.device = load.device;
   if (load.length > 0 && files.shape.positions == nn::Positions::rotary) files.shape.length = load.length;
-  LanguageModel result{
-      .model = nn::DecoderLM(files.shape), .tokenizer = std::move(files.tokenizer), .begin = {}, .ends = {}, .chat_template = ""};
-  {
-    const NoGrad unrecorded;
-    io::load_safetensors_into(files.run.model(), nn::named_parameters(result.model));
-  }
-  if (files.options.end_of_text >= 0) result.ends = {files.options.end_of_text};
-  result.begin = result.ends;  // a text follows the end of another
-  return result;
+  const auto make = [&] {
+    if (files.options.lora == 0) {
+      nn::DecoderLM model(files.shape);
+      read_weights(files.run, nn::named_parameters(model));
+      return model;
+    }
+    nn::DecoderLM model = read(files.options.base, load).model;
+    add_adapters(files.options, model);
+    read_weights(files.run, nn::named_masters(model, false));
+    nn::merge_low_rank(model);
+    return model;
+  };
+  // A text follows the end of another.
+  const std::vector<std::int64_t> ends =
+      files.options.end_of_text >= 0 ? std::vector{files.options.end_of_text} : std::vector<std::int64_t>();
+  return {.model = make(), .tokenizer = std::move(files.tokenizer), .begin = ends, .ends = ends, .chat_template = ""};
 }
 
 /// The ids of a key of config.json, which may hold one, several or null.
@@ -76,8 +91,9 @@ std::vector<std::int64_t> ids_of(const io::JsonObject& config, const char* key) 
   }
 }
 
-LanguageModel load_directory(const std::string& path, const io::JsonObject& config, const LoadOptions& load) {
+LanguageModel read_directory(const std::string& path, const LoadOptions& load) {
   const fs::path directory = path;
+  const io::JsonObject config = io::read_json(directory / "config.json");
   LanguageModel result{.model = models::load_hugging_face(path, {.length = load.length, .device = load.device}),
                        .tokenizer = text::Tokenizer::load((directory / "tokenizer.json").string()),
                        .begin = {},
@@ -112,13 +128,20 @@ static bool is_foreign(const std::string& path) {
   return fs::exists(file, ignored) && io::read_json(file).contains("model_type");
 }
 
+static LanguageModel read(const std::string& path, const LoadOptions& options) {
+  return is_foreign(path) ? read_directory(path, options) : read_run(path, options);
+}
+
 LanguageModel load(const std::string& path, const LoadOptions& options) {
-  LanguageModel result =
-      is_foreign(path) ? load_directory(path, io::read_json(fs::path(path) / "config.json"), options) : load_run(path, options);
+  LanguageModel result = read(path, options);
   nn::set_requires_grad(result.model, false);
   train::set_precision(result.model, train::precision_of(options.precision).value());
   result.model.eval();
   return result;
+}
+
+std::string tokenizer_of(const std::string& path) {
+  return is_foreign(path) ? (fs::path(path) / "tokenizer.json").string() : io::RunDirectory::open(path).tokenizer();
 }
 
 nn::DecoderLMOptions shape_of(const std::string& path) {

@@ -23,9 +23,13 @@ struct LoadOptions {
   Device device = cpu;
 };
 
-/// Loads the run of a training, or a directory in Hugging Face's format with a tokenizer.json. Throws UsageError for a path that is none of
-/// these, FileError for files that are damaged or do not fit together.
+/// Loads the run of a training, whose adapters are merged into the weights of the model that it went on from, or a directory in Hugging
+/// Face's format with a tokenizer.json. Throws UsageError for a path that is none of these, FileError for files that are damaged or do not
+/// fit together.
 LanguageModel load(const std::string& path, const LoadOptions& options);
+
+/// The path of a model's tokenizer.json.
+std::string tokenizer_of(const std::string& path);
 
 /// The options of the model that load() would make. Throws as it does.
 nn::DecoderLMOptions shape_of(const std::string& path);

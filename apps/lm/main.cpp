@@ -7,5 +7,6 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   tern::lm::add_train(app);
+  tern::lm::add_replay(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --length, --width or --layers");
 }

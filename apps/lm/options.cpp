@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/hugging_face.h"
+#include "nn/low_rank.h"
 
 namespace tern::lm {
 
@@ -142,6 +143,10 @@ const std::vector<Entry>& entries() {
       {"rope_base", &Options::rope_base, real_number(1, 1e12), "base of rotary positions"},
       {"rope_scaling", &Options::rope_scaling, scaling(), "of rotary positions: none, linear,FACTOR or llama3,FACTOR,LENGTH,LOW,HIGH"},
       {"dropout", &Options::dropout, real_number(0, 0.99), "probability, for embeddings, attention and branches"},
+      {"lora", &Options::lora, whole_number(0, 65536), "rank of the adapters of --init's model, which alone are trained; 0 for none"},
+      {"lora_alpha", &Options::lora_alpha, real_number(1e-6, 1e6), "the adapters are scaled by this / --lora"},
+      {"lora_layers", &Options::lora_layers, apps::list_of([](const std::string&) { return std::string(); }),
+       "parts of the names of layers with adapters: qkv,ff. for instance"},
       {"end_of_text", &Options::end_of_text, whole_number(-1, 1'000'000), ""},
       shared.epochs,
       {"updates", &Options::updates, count_or_none(), "of the whole training; 0: as many as --epochs has"},
@@ -179,6 +184,7 @@ static std::string conflict(const Options& options) {
   const std::int64_t head_dim = options.head_dim > 0 ? options.head_dim : options.width / options.heads;
   if (options.architecture == "llama" && head_dim % 2 != 0)
     return fmt::format("heads: rotary positions turn pairs, expected heads of an even size but got {}", head_dim);
+  if (options.lora > 0 && options.base.empty()) return "lora: adapters change a model: name it by --init";
   try {
     static_cast<void>(models::detail::config_of(model_options(options, 1, cpu)));
   } catch (const Error& error) {
@@ -218,6 +224,11 @@ nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, D
   model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();
   model.device = device;
   return model;
+}
+
+void add_adapters(const Options& options, nn::DecoderLM& model) {
+  if (options.lora > 0)
+    nn::add_low_rank(model, {.rank = options.lora, .alpha = options.lora_alpha, .layers = apps::words(options.lora_layers)});
 }
 
 void set_shape(Options& options, const nn::DecoderLMOptions& model) {

@@ -39,7 +39,10 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
   double rope_base = 10000;
   std::string rope_scaling = "none";  ///< none, linear,FACTOR or llama3,FACTOR,LENGTH,LOW,HIGH: see RopeScaling
   double dropout = 0;
-  std::int64_t end_of_text = -1;  ///< token between documents; -1: none. Set from the data.
+  std::int64_t lora = 0;  ///< rank of adapters, which alone are trained; 0: the model is trained
+  double lora_alpha = 16;
+  std::string lora_layers = "blocks.";  ///< words of nn::LowRankOptions::layers
+  std::int64_t end_of_text = -1;        ///< token between documents; -1: none. Set from the data.
 
   // Training
   std::int64_t updates = 0;     ///< 0: `epochs` passes over the tokens
@@ -70,6 +73,8 @@ void require_valid(const Options& options);
 
 /// Of options that have been checked. `vocab` is the tokenizer's, if the options have none.
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device);
+/// Adds the adapters of the options to a model, if they have any.
+void add_adapters(const Options& options, nn::DecoderLM& model);
 /// Sets the options of a model's shape from a model.
 void set_shape(Options& options, const nn::DecoderLMOptions& model);
 

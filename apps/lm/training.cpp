@@ -25,19 +25,24 @@ namespace {
 
 /// The model of the options, with the weights of options.base if there is one.
 nn::DecoderLM make_model(const Options& options, const PreparedData& data, Device device) {
-  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device);
-  nn::DecoderLM model(shape);
+  nn::DecoderLM model(model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device));
   if (options.base.empty()) return model;
   const LanguageModel base = load(options.base, {.length = options.length, .device = device});
-  const NoGrad unrecorded;
-  const std::vector<NamedTensor> from = nn::named_parameters(base.model), to = nn::named_parameters(model);
-  for (std::size_t i = 0; i < to.size(); ++i) copy_(to[i].tensor, from[i].tensor);
+  if (base.tokenizer.to_json() != data.tokenizer.to_json())
+    throw apps::UsageError(fmt::format("--init {}: has another tokenizer than --data {}: prepare the text with --tokenizer {}",
+                                       options.base, options.data, tokenizer_of(options.base)));
+  {
+    const NoGrad unrecorded;
+    const std::vector<NamedTensor> from = nn::named_parameters(base.model), to = nn::named_parameters(model);
+    for (std::size_t i = 0; i < to.size(); ++i) copy_(to[i].tensor, from[i].tensor);
+  }
+  add_adapters(options, model);
   return model;
 }
 
 }  // namespace
 
-Training::Training(const Options& options, const PreparedData& data, Device device, train::Run& run, OnUpdate on_update)
+Training::Training(const Options& options, const PreparedData& data, Device device, train::Run& run)
     : options_(options),
       kernels_(options.use_fused_kernel),
       data_(data),
@@ -51,43 +56,34 @@ Training::Training(const Options& options, const PreparedData& data, Device devi
   if (data.valid.size() < 2) throw apps::UsageError("--data: the validation text has no token to predict: prepare more text");
   windows_ = std::max<std::int64_t>((data.train.size() - 1) / length - 1, 1);
   per_epoch_ = std::max<std::int64_t>(windows_ / rows, 1);
-  trainer_.emplace(model_, task(std::move(on_update)),
-                   train::TrainerOptions{.updates = options.updates > 0 ? options.updates : options.epochs * per_epoch_,
-                                         .updates_per_epoch = per_epoch_,
-                                         .valid_every = options.valid_every,
-                                         .patience = options.patience,
-                                         .lr = options.lr,
-                                         .schedule = options.schedule,
-                                         .warmup = options.warmup,
-                                         .clip = options.clip,
-                                         .ema = options.ema,
-                                         .precision = precision(options),
-                                         .unit = "tokens",
-                                         .may_end_early = options.patience > 0,
-                                         .profile = options.profile,
-                                         .compile = options.compile},
-                   run);
-}
-
-train::Task Training::task(OnUpdate on_update) {
   const Reduction reduction = ranks_ ? Reduction::sum : Reduction::mean;
-  train::Task task{.loss = [this, reduction](const Batch& batch) { return model_.loss(batch.ids, batch.labels, {.reduction = reduction}); },
-                   .batch = [this](std::int64_t update) { return batch(update); },
-                   .optimizer = [this](const Tensors& parameters) { return optimizer(parameters); },
-                   .validate = [this](const train::Trainer& trainer) { return validate(trainer); }};
-  if (on_update) {
-    task.batch = [this, on_update = std::move(on_update)](std::int64_t update) {
-      on_update(update);
-      return batch(update);
-    };
-    task.validate = {};
-  }
-  return task;
+  trainer_.emplace(
+      model_,
+      train::Task{.loss = [this, reduction](const Batch& batch) { return model_.loss(batch.ids, batch.labels, {.reduction = reduction}); },
+                  .batch = [this](std::int64_t update) { return batch(update); },
+                  .optimizer = [this](const Tensors& parameters) { return optimizer(parameters); },
+                  .validate = [this](const train::Trainer& trainer) { return validate(trainer); }},
+      train::TrainerOptions{.updates = options.updates > 0 ? options.updates : options.epochs * per_epoch_,
+                            .updates_per_epoch = per_epoch_,
+                            .valid_every = options.valid_every,
+                            .patience = options.patience,
+                            .lr = options.lr,
+                            .schedule = options.schedule,
+                            .warmup = options.warmup,
+                            .clip = options.clip,
+                            .ema = options.ema,
+                            .saves_frozen = options.lora == 0,
+                            .precision = precision(options),
+                            .unit = "tokens",
+                            .may_end_early = options.patience > 0,
+                            .profile = options.profile,
+                            .compile = options.compile},
+      run);
 }
 
 /// Matrices decay; norms and biases do not. Muon updates the matrices of the blocks.
 std::unique_ptr<train::Optimizer> Training::optimizer(const Tensors& parameters) const {
-  const std::vector<NamedTensor> names = nn::named_parameters(model_);
+  const std::vector<NamedTensor> names = nn::named_masters(model_, false);
   Tensors of_blocks, matrices, others;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const bool is_matrix = parameters[i].dims() >= 2;
@@ -101,8 +97,9 @@ std::unique_ptr<train::Optimizer> Training::optimizer(const Tensors& parameters)
   if (!matrices.empty()) groups.push_back({matrices, decaying});
   if (!others.empty()) groups.push_back({others, plain});
   if (of_blocks.empty()) return std::make_unique<train::AdamW>(groups);
-  return std::make_unique<train::Muon>(
-      std::vector<train::Muon::Group>{{of_blocks, {.lr = options_.muon_lr, .weight_decay = options_.weight_decay}}}, groups);
+  const train::MuonOptions orthogonal{
+      .lr = options_.muon_lr, .weight_decay = options_.weight_decay, .dtype = device_ == cpu ? DType::f32 : DType::bf16};
+  return std::make_unique<train::Muon>(std::vector<train::Muon::Group>{{of_blocks, orthogonal}}, groups);
 }
 
 /// An epoch reads all windows of T tokens in a random order, from a random first token on.
@@ -200,7 +197,7 @@ train::Sample Training::sample() const {
 
 using apps::counted, apps::duration, apps::say, text::printable, train::seconds_now;
 
-void train(const Options& options) {
+static void train_once(const Options& options) {
   const double started = seconds_now();
   require_valid(options);
   apps::require_named("--data", options.data);
@@ -220,7 +217,7 @@ void train(const Options& options) {
   train::Run run("tern-lm", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
   run.set_data(std::filesystem::absolute(options.data).string(), data.digest);
   ranks.require_same("options or data", apps::to_json(entries(), options).dump() + data.digest);
-  run.require_size(params);
+  if (options.lora == 0) run.require_size(params);
   Training training(options, data, device, run);
   train::Trainer& trainer = training.trainer();
   say("data     {} training tokens, {} validation tokens, vocabulary {}\n", data.train.size(), data.valid.size(), shape.vocab);
@@ -231,7 +228,12 @@ void train(const Options& options) {
       options.optimizer, apps::describe_step(options.use_fused_kernel, device, options.compile));
   if (!run.is_resumed()) run.write_tokenizer(data.tokenizer.to_json());
 
-  trainer.run();
+  try {
+    trainer.run();
+  } catch (const train::NotFinite& fault) {
+    if (ranks.is_alone()) throw;
+    throw std::runtime_error(fault.what());
+  }
   ranks.leave();
   if (!ranks.is_first()) return;
   training.model().eval();
@@ -248,6 +250,16 @@ void train(const Options& options) {
   say("\n{}|{}\n\n", printable(sample.source), printable(sample.translation));
   say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
       run.is_resumed() ? "since --resume" : "in all", printable(options.out));
+}
+
+void train(const Options& options) {
+  try {
+    train_once(options);
+  } catch (const train::NotFinite& fault) {
+    say("\nreplay   of the updates {} to {}, as the loss is not finite\n", fault.first, fault.last);
+    replay(options, fault.first, fault.last, false);
+    throw;
+  }
 }
 
 }  // namespace tern::lm

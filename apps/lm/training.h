@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,12 +22,9 @@ class Training {
     Tensor labels;  ///< (B, T) of i64: the tokens after them
   };
 
-  /// Called before each update, from 0, is made.
-  using OnUpdate = std::function<void(std::int64_t update)>;
-
   /// Makes the model with this thread's generator, or with the weights of options.base. The options have to be checked; the data and the
-  /// run have to outlive it. With on_update there are no validations. Throws UsageError for data that are too short.
-  Training(const Options& options, const PreparedData& data, Device device, train::Run& run, OnUpdate on_update = {});
+  /// run have to outlive it. Throws UsageError for data that are too short.
+  Training(const Options& options, const PreparedData& data, Device device, train::Run& run);
 
   train::Trainer& trainer() { return *trainer_; }
   nn::DecoderLM& model() { return model_; }
@@ -41,7 +37,6 @@ class Training {
   train::Sample sample() const;
 
  private:
-  train::Task task(OnUpdate on_update);
   train::UpdateBatch batch(std::int64_t update) const;
   std::unique_ptr<train::Optimizer> optimizer(const Tensors& parameters) const;
   train::Validation validate(const train::Trainer& trainer);
@@ -60,5 +55,10 @@ class Training {
 
 /// Trains, and writes the run to options.out. Throws UsageError or Error for invalid options, before anything is written.
 void train(const Options& options);
+
+/// Makes the updates up to `last` of the run in options.out once more, from its last checkpoint before `first`, and
+/// prints the last one's loss, weights and worst rows. If a loss is not finite, or unless `is_finite`, every op from update `first` on is
+/// checked, and the first op and module whose result is not finite are named. Throws UsageError for other data.
+void replay(const Options& options, std::int64_t first, std::int64_t last, bool is_finite);
 
 }  // namespace tern::lm

@@ -343,8 +343,9 @@ std::vector<FlatParameters> flatten_parameters(Module& module, DType dtype) {
   return flatten_all(parameters(module), [dtype](const Tensor&) { return dtype; });
 }
 
-std::vector<NamedTensor> named_masters(const Module& module) {
+std::vector<NamedTensor> named_masters(const Module& module, bool with_frozen) {
   std::vector<NamedTensor> result = named_parameters(module);
+  if (!with_frozen) std::erase_if(result, [](const NamedTensor& entry) { return !entry.tensor.requires_grad(); });
   for (NamedTensor& entry : result)
     if (const Tensor master = master_of(entry.tensor); master.defined()) entry.tensor = master;
   return result;

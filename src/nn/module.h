@@ -334,8 +334,8 @@ std::vector<FlatParameters> flatten_parameters(const Tensors& parameters, bool w
 /// Also converts the parameters to a floating dtype; in 16 bits, the masters keep their current values.
 std::vector<FlatParameters> flatten_parameters(Module& module, DType dtype);
 
-/// As named_parameters, for files: 16-bit parameters are replaced by their masters, if there are any.
-std::vector<NamedTensor> named_masters(const Module& module);
+/// As named_parameters, for files: 16-bit parameters are replaced by their masters, if there are any. Frozen parameters can be left out.
+std::vector<NamedTensor> named_masters(const Module& module, bool with_frozen = true);
 
 /// Row of a summary: a parameter or buffer of a model.
 struct SummaryRow {

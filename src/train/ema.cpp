@@ -94,6 +94,13 @@ void Ema::update() {
   add_(steps_, 1.0);
 }
 
+std::vector<NamedTensor> Ema::averaged(std::vector<NamedTensor> weights) const {
+  for (NamedTensor& weight : weights)
+    for (const NamedTensor& average : averages_)
+      if (average.name == weight.name) weight.tensor = average.tensor;
+  return weights;
+}
+
 std::vector<NamedTensor> Ema::state() const {
   std::vector<NamedTensor> result{{"steps", steps_}};
   for (const NamedTensor& average : averages_) result.push_back({"average." + average.name, average.tensor});

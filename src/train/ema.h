@@ -34,8 +34,10 @@ class Ema {
 
   /// State for a checkpoint: `steps` and `average.<parameter>`, views of the average's own memory: copy_ into them restores it.
   std::vector<NamedTensor> state() const;
-  /// The averages under the parameters' names, as in a model file.
+  /// The averages under the parameters' names.
   std::vector<NamedTensor> averages() const { return averages_; }
+  /// Weights, as in a model file, with the averages in place of those that are trained.
+  std::vector<NamedTensor> averaged(std::vector<NamedTensor> weights) const;
   /// Number of updates so far on the device, f32 ().
   const Tensor& steps() const { return steps_; }
 

@@ -179,8 +179,8 @@ void write_parameters(parallel::DataParallel* ranks, const nn::Module& model, co
   std::map<std::string, Tensor> by_name;
   for (const NamedTensor& entry : values) by_name[entry.name] = entry.tensor;
   for (const NamedTensor& entry : nn::named_masters(model)) {
-    gather(ranks, {entry.tensor});
-    copy_(entry.tensor, by_name.at(entry.name));
+    gather(ranks, {entry.tensor});  // of all, as ranks do it together
+    if (const auto found = by_name.find(entry.name); found != by_name.end()) copy_(entry.tensor, found->second);
   }
   round_masters(ranks, model);
 }

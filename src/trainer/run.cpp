@@ -116,8 +116,13 @@ bool Attempt::operator()(const std::function<void()>& write) {
   }
 }
 
-CheckpointHead last_checkpoint(const std::string& program, const std::string& run) {
-  CheckpointHead head{.file = io::RunDirectory::require_checkpoints(run).back()};
+CheckpointHead last_checkpoint(const std::string& program, const std::string& run, std::int64_t most_updates) {
+  const std::vector<io::CheckpointFile> files = io::RunDirectory::require_checkpoints(run);
+  const auto newest = std::find_if(files.rbegin(), files.rend(), [&](const auto& file) { return file.update <= most_updates; });
+  if (newest == files.rend())
+    throw io::FileError(
+        fmt::format("{}: expected a checkpoint of at most {} updates but the first has {}", run, most_updates, files.front().update));
+  CheckpointHead head{.file = *newest};
   const std::string path = head.file.path;
   io::Metadata metadata;
   read_checkpoint(run, [&] { metadata = io::load_safetensors_metadata(head.file.path); });
@@ -147,6 +152,8 @@ CheckpointHead last_checkpoint(const std::string& program, const std::string& ru
 
 Run::Run(std::string program, std::function<std::string(bool)> remains)
     : program_(std::move(program)), remains_(std::move(remains)), try_log_(program_), try_events_(program_), try_curves_(program_) {}
+
+Run::Run(std::string program, CheckpointHead head) : Run(std::move(program)) { head_ = std::move(head); }
 
 Run::Run(std::string program, const std::string& out, const io::JsonObject& config, const CheckpointOptions& options, Ranks* ranks)
     : program_(std::move(program)),
@@ -319,7 +326,9 @@ bool Run::save_checkpoint(std::int64_t update, std::span<const NamedTensor> tens
 }
 
 void Run::load_checkpoint(std::span<const NamedTensor> tensors) const {
-  read_checkpoint(path_, [&] { io::load_safetensors_into(head_->file.path, tensors); });
+  const auto read = [&] { io::load_safetensors_into(head_->file.path, tensors); };
+  if (path_.empty()) read();
+  else read_checkpoint(path_, read);
 }
 
 /// The run's model and the epoch and update of its metadata; none if the run has no model.

@@ -24,6 +24,9 @@ struct CheckpointOptions {
   std::optional<std::int64_t> keep = {};   ///< number of newest checkpoints to keep
 };
 
+/// More than the updates of any training.
+inline constexpr std::int64_t no_update_limit = std::int64_t{1} << 62;
+
 /// The metadata of a checkpoint: configuration, counts and position in the data. They are read before the file's checksum is verified, so
 /// that users of a value have to check it.
 struct CheckpointHead {
@@ -35,8 +38,9 @@ struct CheckpointHead {
   CheckpointOptions options;  ///< of the run
 };
 
-/// Reads the metadata of a run's newest checkpoint. Throws FileError if there is none, or if it is another program's.
-CheckpointHead last_checkpoint(const std::string& program, const std::string& run);
+/// Reads the metadata of a run's newest checkpoint, or of the newest one of at most so many updates. Throws FileError if there is none, or
+/// if it is another program's.
+CheckpointHead last_checkpoint(const std::string& program, const std::string& run, std::int64_t most_updates = no_update_limit);
 
 /// A sentence of a validation set with its translation.
 struct Sample {
@@ -66,6 +70,8 @@ class Run {
  public:
   /// A run that is shown on the terminal alone. `program` is the prefix of messages, and `remains` the text of remains().
   explicit Run(std::string program, std::function<std::string(bool can_resume)> remains = {});
+  /// A run that is shown on the terminal alone, and repeats a training from a checkpoint: Trainer::replay().
+  Run(std::string program, CheckpointHead head);
   /// Creates or, with CheckpointOptions::resume, resumes a run in the directory `out`, with `config` as its configuration. With several
   /// ranks the others wait until rank 0 has opened the directory.
   Run(std::string program, const std::string& out, const io::JsonObject& config, const CheckpointOptions& options = {},

@@ -62,7 +62,9 @@ Trainer::Trainer(nn::Module& model, Task task, TrainerOptions options, Run& run)
   if (ranks_) parallel_ = ranks_->parallel(model_);
   if (options_.ema > 0)
     ema_.emplace(model_, EmaOptions{.decay = options_.ema, .gather = [this](const Tensors& x) { detail::gather(parallel_.get(), x); }});
-  optimizer_ = task_.optimizer(nn::parameters(model_));
+  Tensors trained = nn::parameters(model_);
+  std::erase_if(trained, [](const Tensor& parameter) { return !parameter.requires_grad(); });
+  optimizer_ = task_.optimizer(trained);
   if (options_.precision == Precision::fp16) scaler_.emplace(GradScalerOptions{}, device_);
   if (parallel_ && ranks_->shard() != parallel::Shard::none) parallel::shard_optimizer(*optimizer_, *parallel_);
   else if (parallel_) parallel::overlap_optimizer(*optimizer_, *parallel_);
@@ -143,8 +145,10 @@ Tensor Trainer::step_parts(const std::vector<BatchPart>& parts) {
   return loss;
 }
 
-/// Runs an update, before which a signal may stop the training.
-void Trainer::step(const UpdateBatch& batch) {
+/// Makes the next update, before which a signal may stop the training.
+void Trainer::step() {
+  const UpdateBatch batch = task_.batch(update_);
+  if (batch.parts.empty()) return static_cast<void>(++update_);
   require_no_stop();
   if (profile_) profile_->begin_step();
   ++update_;
@@ -230,8 +234,9 @@ void Trainer::require_finite_weights(const std::vector<NamedTensor>& weights) co
 
 /// A run that goes on comes to the same update, so that --resume is no remedy.
 void Trainer::fail_not_finite(const std::string& what) const {
-  throw std::runtime_error(fmt::format("{} of {}: train anew with a --lr below {:g}{}{}", what, options_.updates, options_.lr,
-                                       options_.clip > 0 ? "" : ", or with --clip 1", run_.remains(false)));
+  throw NotFinite(fmt::format("{} of {}: train anew with a --lr below {:g}{}{}", what, options_.updates, options_.lr,
+                              options_.clip > 0 ? "" : ", or with --clip 1", run_.remains(false)),
+                  std::min(finite_update_ + 1, update_), update_);
 }
 
 void Trainer::run() {
@@ -260,6 +265,16 @@ void Trainer::run() {
   if (parallel_) parallel_->keep_parameters();  // for rank 0, which continues alone
   if (profile_) profile_->finish();
   report_programs();
+}
+
+void Trainer::replay(std::int64_t update, const std::function<void(std::int64_t updates)>& before) {
+  started_ = seconds_now();
+  if (run_.is_resumed()) resume();
+  model_.train();
+  while (update_ < std::min(update, options_.updates)) {
+    before(update_);
+    step();
+  }
 }
 
 void Trainer::report_programs() const {
@@ -310,9 +325,7 @@ void Trainer::run_round() {
   const std::int64_t size = options_.valid_every > 0 ? options_.valid_every : options_.updates_per_epoch;
   const std::int64_t end = std::min(first_update_ + size, options_.updates), every = run_.checkpoint_options().every.value_or(0);
   while (update_ < end) {
-    const UpdateBatch batch = task_.batch(update_);
-    if (batch.parts.empty()) ++update_;
-    else step(batch);
+    step();
     if (!run_.is_written() || every == 0 || update_ % every != 0) continue;
     share_loss();
     save_checkpoint();
@@ -362,9 +375,6 @@ void Trainer::report(const Validation& validation) {
   run_.draw(update_, validation.samples);
 }
 
-/// Weights that are measured, saved as RUN/model.safetensors and kept, under the model's names.
-std::vector<NamedTensor> Trainer::served() const { return ema_ ? ema_->averages() : nn::named_masters(model_); }
-
 std::vector<NamedTensor> Trainer::optimizer_state() {
   std::vector<NamedTensor> result = optimizer_->state(nn::named_parameters(model_));
   std::erase_if(result, [](const NamedTensor& entry) { return entry.name.starts_with("master."); });  // they are the model's
@@ -373,7 +383,7 @@ std::vector<NamedTensor> Trainer::optimizer_state() {
 
 /// All tensors of the state between two updates, to be read and written in place. checkpoint_numbers() is the rest of the state.
 std::vector<NamedTensor> Trainer::tensors() {
-  std::vector<NamedTensor> result = prefixed(model_prefix, nn::named_masters(model_));
+  std::vector<NamedTensor> result = prefixed(model_prefix, weights());
   const auto add = [&](const std::vector<NamedTensor>& more) { result.insert(result.end(), more.begin(), more.end()); };
   add(prefixed("buffer.", nn::named_buffers(model_)));
   add(optimizer_state());
@@ -407,7 +417,7 @@ void Trainer::save_checkpoint() {
   if (parallel_ && parallel_->shard() == parallel::Shard::parameters)
     for (NamedTensor& entry : all)
       if (entry.name.starts_with(model_prefix)) entry = detail::copies(parallel_.get(), {entry}).front();
-  require_finite_weights(nn::named_masters(model_));  // a checkpoint of weights that overflowed would replace a good one
+  require_finite_weights(weights());  // a checkpoint of weights that overflowed would replace a good one
   if (run_.save_checkpoint(update_, all, checkpoint_numbers(), best_.update)) saved_ = update_;
   saved_at_ = seconds_now();
   save_seconds_ = saved_at_ - started;

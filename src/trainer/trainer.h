@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +48,15 @@ struct Validation {
   std::optional<double> seconds = {};  ///< for the log; by default those of the updates
 };
 
+/// A loss or weights that are not finite, first seen after one of the updates first .. last.
+struct NotFinite : std::runtime_error {
+  /// Of these updates.
+  NotFinite(const std::string& message, std::int64_t first_update, std::int64_t last_update)
+      : std::runtime_error(message), first(first_update), last(last_update) {}
+  std::int64_t first;  ///< number of an update, from 1
+  std::int64_t last;   ///< first, or a later one
+};
+
 class StepProfile;
 class Trainer;
 
@@ -58,7 +68,7 @@ struct Task {
   StepFunction loss;
   /// The batch of an update, from 0.
   std::function<UpdateBatch(std::int64_t update)> batch;
-  /// The optimizer of the model's parameters, which have their final places and precision.
+  /// The optimizer of the model's parameters but frozen ones, in their final places and precision.
   std::function<std::unique_ptr<Optimizer>(const Tensors& parameters)> optimizer;
   /// Measures the model after each round; with TrainerOptions::ema its parameters are the averages then. Changes no state, also when it
   /// throws Stopped. Without it the last model is kept.
@@ -77,6 +87,7 @@ struct TrainerOptions {
   std::function<double(std::int64_t update)> lr_factor = {};  ///< a further factor of the learning rate, for an update from 1
   double clip = 0;                                            ///< maximum gradient norm; 0: no clipping
   double ema = 0;                                             ///< decay of Ema, whose averages are the model; 0: no averages
+  bool saves_frozen = true;                                   ///< models and checkpoints hold frozen parameters, too
   Precision precision = Precision::fp32;                      ///< of the model and its updates
   const char* unit = "examples";                              ///< unit of UpdateBatch::items
   bool shows_progress = true;                                 ///< a status line on stderr; trainings in several threads have none
@@ -115,8 +126,11 @@ class Trainer {
 
   /// Trains to the end, a resumed run from its checkpoint, after which the model has the best weights. On a signal (StopSignals) writes a
   /// checkpoint and throws Stopped. Throws FileError, before the run is changed, for a checkpoint that is damaged or of another model,
-  /// Error if it has more updates than the training, std::runtime_error for a loss that is not finite.
+  /// Error if it has more updates than the training, NotFinite for a loss that is not finite.
   void run();
+  /// Makes the updates of run() once more, up to that number, bit for bit, from the checkpoint or the start: without validations, and
+  /// without writing. `before` is called before each, with the number of updates so far. Throws as run() does.
+  void replay(std::int64_t update, const std::function<void(std::int64_t updates)>& before);
 
   std::int64_t updates() const { return update_; }                           ///< number of updates so far
   std::int64_t total_updates() const { return options_.updates; }            ///< number of updates of the whole training
@@ -141,7 +155,7 @@ class Trainer {
 
   /// Throws Stopped, on all ranks, if a signal has asked any of them to stop: for long validations. A collective.
   void require_no_stop() const;
-  /// Returns a loss. Throws std::runtime_error, which says at which update and what to try, if it is not finite.
+  /// Returns a loss. Throws NotFinite, which says at which update and what to try, if it is not finite.
   double require_finite(double loss) const;
 
   io::JsonObject numbers;  ///< numbers of the user's own, which checkpoints keep
@@ -159,7 +173,7 @@ class Trainer {
   Tensor accumulate(const Tensors& batch_and_share, bool is_first);
   void apply();
   void finish_update(const Tensor& norm);
-  void step(const UpdateBatch& batch);
+  void step();
   Tensor step_parts(const std::vector<BatchPart>& parts);
 
   /// A reading of the summed loss.
@@ -180,7 +194,9 @@ class Trainer {
   void keep_best(const Validation& validation);
   void report(const Validation& validation);
 
-  std::vector<NamedTensor> served() const;
+  /// The trained weights, under the model's names: in full precision, and as they are measured, saved as RUN/model.safetensors and kept.
+  std::vector<NamedTensor> weights() const { return nn::named_masters(model_, options_.saves_frozen); }
+  std::vector<NamedTensor> served() const { return ema_ ? ema_->averaged(weights()) : weights(); }
   std::vector<NamedTensor> optimizer_state();
   std::vector<NamedTensor> tensors();
   void require_finite_weights(const std::vector<NamedTensor>& weights) const;
