@@ -2,7 +2,7 @@
 # The first stage makes the .deb, with the library for each level of x86-64; the second has it and nothing of the build.
 FROM debian:12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends \
-      g++ cmake ninja-build dpkg-dev file libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev zlib1g-dev libgloo-dev \
+      g++ cmake ninja-build dpkg-dev file libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libgloo-dev \
       libeigen3-dev && \
     rm -rf /var/lib/apt/lists/*
 COPY . /tern

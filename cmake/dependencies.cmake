@@ -32,6 +32,21 @@ target_include_directories(tern_utf8proc SYSTEM INTERFACE $<BUILD_INTERFACE:${UT
 target_compile_definitions(tern_utf8proc INTERFACE UTF8PROC_STATIC)
 target_link_libraries(tern_utf8proc INTERFACE $<BUILD_INTERFACE:${UTF8PROC_LIBRARY}> $<INSTALL_INTERFACE:tern::utf8proc>)
 
+# Zstandard's decoder reads compressed corpora. Static, for the same reason.
+set(TERN_HAS_ZSTD OFF)
+if(TERN_ZSTD)
+  find_path(ZSTD_INCLUDE_DIR zstd.h)
+  find_library(ZSTD_LIBRARY NAMES libzstd.a zstd)
+  if(ZSTD_INCLUDE_DIR AND ZSTD_LIBRARY)
+    set(TERN_HAS_ZSTD ON)
+    add_library(tern_zstd INTERFACE)
+    target_include_directories(tern_zstd SYSTEM INTERFACE $<BUILD_INTERFACE:${ZSTD_INCLUDE_DIR}>)
+    target_link_libraries(tern_zstd INTERFACE $<BUILD_INTERFACE:${ZSTD_LIBRARY}> $<INSTALL_INTERFACE:tern::zstd>)
+  else()
+    message(STATUS "Corpora compressed by Zstandard: none, as it was not found (libzstd-dev has it)")
+  endif()
+endif()
+
 # oneDNN has products of bfloat16 for processors that multiply it, where ours multiply it as float32, and is faster in float32 on Intel.
 # Looked for by itself: Debian's package file asks for OpenCL, which these products do without.
 set(TERN_HAS_ONEDNN OFF)

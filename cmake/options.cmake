@@ -4,6 +4,7 @@ endif()
 
 option(TERN_CUDA "Build the CUDA backend" OFF)
 option(TERN_ONEDNN "Take products of bfloat16, and on Intel of float32, on the CPU from oneDNN, where it is found" ON)
+option(TERN_ZSTD "Read text that Zstandard has compressed, where it is found" ON)
 option(TERN_GLOO "Let processes on CPUs compute together through Gloo, where it is found" ON)
 option(TERN_NCCL "Let processes on GPUs compute together through NCCL, where it is found" ON)
 option(TERN_EIGEN "Take linear algebra (solve, svd, ...) from Eigen, where it is found" ON)

@@ -35,10 +35,11 @@ has_header catch2/catch.hpp || has_header catch2/catch_all.hpp || missing+=(catc
 # Programs that the caller needs beyond the build, each the name of its package: scripts/install-packages.sh clang-tidy.
 for program in "$@"; do has_program "$program" || missing+=("$program"); done
 
-# ccache makes the second build fast, and Gloo lets several processes train together, Eigen has linear algebra: a build without them is as good otherwise.
+# ccache makes the second build fast, Gloo lets several processes train together, Eigen has linear algebra, Zstandard reads its corpora: a build without them is as good otherwise.
 optional=()
 has_program ccache || optional+=(ccache)
 has_header gloo/allreduce.h || optional+=(libgloo-dev)
+has_header zstd.h || optional+=(libzstd-dev)
 has_header eigen3/Eigen/Core || has_header Eigen/Core || optional+=(libeigen3-dev)
 # On Intel's processors with AVX-512 products are faster by oneDNN.
 if grep -q GenuineIntel /proc/cpuinfo && grep -q avx512f /proc/cpuinfo; then has_header oneapi/dnnl/dnnl.hpp || optional+=(libdnnl-dev); fi

@@ -62,7 +62,7 @@ conan_create() {
   "$conan" profile detect --force >"$log" 2>&1
   # The recipe's requirements are taken for given in the versions that the system has, which its ranges must admit.
   printf '%s\n' 'include(default)' '[platform_requires]' >"$work/profile"
-  for pair in fmt=libfmt-dev nlohmann_json=nlohmann-json3-dev pcre2=libpcre2-dev utf8proc=libutf8proc-dev zlib=zlib1g-dev eigen=libeigen3-dev; do
+  for pair in fmt=libfmt-dev nlohmann_json=nlohmann-json3-dev pcre2=libpcre2-dev utf8proc=libutf8proc-dev zlib=zlib1g-dev zstd=libzstd-dev eigen=libeigen3-dev; do
     package=${pair#*=}
     if ! version=$(dpkg-query -W -f '${Version}' "$package" 2>/dev/null); then
       echo "error: expected the system to have $package: apt-get install $package" >&2

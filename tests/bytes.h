@@ -34,4 +34,22 @@ inline std::string gzip(std::string_view content, int level = 6) {
   return out;
 }
 
+/// A Zstandard frame (RFC 8878) whose blocks are stored as they are, or, of equal bytes, as one of them and a count.
+inline std::string zstd(std::string_view content) {
+  const auto number = [](std::uint64_t value, int bytes) {
+    std::string text;
+    for (int i = 0; i < bytes; ++i) text.push_back(static_cast<char>(value >> (8 * i)));
+    return text;
+  };
+  std::string out = "\x28\xB5\x2F\xFD\xA0" + number(content.size(), 4);  // one segment, its size in four bytes
+  do {
+    const std::string_view block = content.substr(0, std::size_t{1} << 17);
+    content.remove_prefix(block.size());
+    const bool is_equal = block.size() > 1 && block.find_first_not_of(block[0]) == block.npos;
+    out += number(content.empty() | (is_equal ? 2U : 0U) | block.size() << 3, 3);
+    out += is_equal ? block.substr(0, 1) : block;
+  } while (!content.empty());
+  return out;
+}
+
 }  // namespace tern::test

@@ -2,61 +2,60 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <numeric>
 
-#include "backend/error.h"
 #include "io/files.h"
 #include "io/json_object.h"
+#include "text/input_file.h"
 
 namespace tern::lm {
 
 namespace fs = std::filesystem;
 
-void TokenList::add(data::TokenFile file) {
-  ends_.push_back(size() + file.size());
-  files_.push_back(std::move(file));
-}
-
-void TokenList::read(std::int64_t first, std::span<std::int64_t> to) const {
-  const auto count = static_cast<std::int64_t>(to.size());
-  if (first < 0 || first + count > size()) fail("TokenList", fmt::format("expected tokens below {} but got {}", size(), first + count));
-  auto file = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), first) - ends_.begin());
-  for (std::int64_t done = 0; done < count; ++file) {
-    const std::int64_t begin = file == 0 ? 0 : ends_[file - 1], some = std::min(ends_[file] - first - done, count - done);
-    files_[file].read(first + done - begin, to.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(some)));
-    done += some;
-  }
-}
-
-std::string shard_path(const std::string& directory, std::size_t index) {
-  return (fs::path(directory) / fmt::format("train-{:05}.bin", index)).string();
+std::string file_checksum(const std::string& path) {
+  text::InputFile file(path);
+  io::Checksum checksum;
+  std::vector<char> buffer(std::size_t{1} << 20);
+  while (const std::size_t got = file.read(buffer.data(), buffer.size())) checksum.add(buffer.data(), got);
+  return checksum.hex();
 }
 
 PreparedData PreparedData::open(const std::string& path) {
   const fs::path directory = path;
-  const std::string about = (directory / "data.json").string();
+  const std::string about = directory / "data.json";
+  std::error_code none;
+  if (!fs::exists(about, none))
+    throw io::FileError(fmt::format("{}: expected data that tern-lm prepare wrote but there is no data.json{}", path,
+                                    fs::exists(directory / "progress.json", none) ? ": it was cut short; the same command goes on" : ""));
   const io::JsonObject json = io::read_json(about);
-  if (!json.contains("tern_data")) throw io::FileError(fmt::format("{}: expected data that tern-lm prepare wrote", about));
-  PreparedData data{.tokenizer = text::Tokenizer::load((directory / "tokenizer.json").string()),
+  if (json.get_int("tern_data") != 1)
+    throw io::FileError(fmt::format("{}: expected version 1 of \"tern_data\" but got {}", about, json.get_int("tern_data")));
+  const auto require_same = [&](const std::string& name, const std::string& expected) {
+    const std::string file = directory / name, got = file_checksum(file);
+    if (got != expected)
+      throw io::FileError(
+          fmt::format("{}: expected the checksum {}, as data.json says, but got {}: prepare the data again", file, expected, got));
+  };
+  require_same("tokenizer.json", json.get_string("tokenizer"));
+  const io::JsonObject shards = json.get_object("shards");
+  std::vector<data::TokenFile> files[2];
+  std::string checksums;
+  for (const std::string& name : shards.keys()) {
+    if (name.find('/') != std::string::npos) throw io::FileError(fmt::format("{}: expected names of files but got {}", about, name));
+    require_same(name, shards.get_string(name));
+    checksums += shards.get_string(name);
+    files[name.starts_with("valid") ? 1 : 0].emplace_back(directory / name, data::TokenFormat::llm_c);
+  }
+  PreparedData data{.tokenizer = text::Tokenizer::load(directory / "tokenizer.json"),
                     .end_of_text = json.get_int("end_of_text"),
-                    .train = {},
-                    .valid = {},
+                    .train = TokenList(std::move(files[0])),
+                    .valid = TokenList(std::move(files[1])),
                     .train_bytes = json.get_int("train_bytes"),
                     .valid_bytes = json.get_int("valid_bytes"),
-                    .digest = json.get_string("digest")};
-  bool fits = true;
-  const std::vector<std::int64_t> shards = json.get_ints("shard_tokens");
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    data.train.add(data::TokenFile(shard_path(path, i)));
-    fits =
-        fits && data.train.size() == std::accumulate(shards.begin(), shards.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::int64_t{0});
-  }
-  data.valid.add(data::TokenFile((directory / "valid.bin").string()));
+                    .digest = io::checksum(checksums)};
   const auto vocab = static_cast<std::int64_t>(data.tokenizer.vocab_size());
-  if (!fits || data.valid.size() != json.get_int("valid_tokens") || vocab != json.get_int("vocab") || data.end_of_text < -1 ||
-      data.end_of_text >= vocab || data.train_bytes < 0 || data.valid_bytes < 0)
+  if (data.train.size() != json.get_int("train_tokens") || data.valid.size() != json.get_int("valid_tokens") ||
+      vocab != json.get_int("vocab") || data.end_of_text < -1 || data.end_of_text >= vocab || data.train_bytes < 0 || data.valid_bytes < 0)
     throw io::FileError(fmt::format("{}: the files beside it are not those that it describes: prepare the data again", about));
   return data;
 }

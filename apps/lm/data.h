@@ -1,35 +1,19 @@
 #pragma once
 #include <cstdint>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "data/token_file.h"
 #include "text/bpe.h"
 
 namespace tern::lm {
 
-/// Token files, read as one list.
-class TokenList {
- public:
-  /// Appends a file.
-  void add(data::TokenFile file);
-  std::int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }  ///< number of tokens
-  /// Reads tokens [first, first + to.size()). Throws Error for a range outside of the list.
-  void read(std::int64_t first, std::span<std::int64_t> to) const;
+using data::TokenList;
 
- private:
-  std::vector<data::TokenFile> files_;
-  std::vector<std::int64_t> ends_;  ///< tokens up to the end of each file
-};
-
-/// The path of a shard of training tokens: DIR/train-00000.bin.
-std::string shard_path(const std::string& directory, std::size_t index);
-
-/// The directory that `tern-lm prepare` writes: tokenizer.json, train-00000.bin and more shards, valid.bin, and data.json, the last, with
-/// "tern_data" (1), "vocab", "end_of_text", "shard_tokens" (of each), "valid_tokens", "train_bytes", "valid_bytes" and "digest".
+/// The directory that `tern-lm prepare` writes: tokenizer.json, shards of tokens in llm.c's format (train-00000.bin, valid-00000.bin and
+/// more), and data.json, the last, with "tern_data" (1), "vocab", "end_of_text", "train_tokens", "valid_tokens", "train_bytes",
+/// "valid_bytes", and the checksums of "tokenizer" and "shards".
 struct PreparedData {
-  /// Throws FileError, one line, unless data.json is whole and the files are as it says.
+  /// Throws FileError, one line, unless data.json is whole and the files have the tokens and the checksums that it says.
   static PreparedData open(const std::string& path);
 
   text::Tokenizer tokenizer;
@@ -38,5 +22,8 @@ struct PreparedData {
   std::int64_t train_bytes, valid_bytes;  ///< of the text
   std::string digest;                     ///< checksum of all tokens
 };
+
+/// io::Checksum of a file's bytes. Throws FileError.
+std::string file_checksum(const std::string& path);
 
 }  // namespace tern::lm

@@ -18,7 +18,7 @@ class Tern(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
     options = {"shared": [True, False], "eigen": [True, False]}
     default_options = {"shared": False, "eigen": True}
-    requires = "fmt/[>=9 <12]", "nlohmann_json/[>=3.11 <4]", "pcre2/[>=10.40 <11]", "utf8proc/[>=2.8 <3]", "zlib/[>=1.2.13 <2]"
+    requires = "fmt/[>=9 <12]", "nlohmann_json/[>=3.11 <4]", "pcre2/[>=10.40 <11]", "utf8proc/[>=2.8 <3]", "zlib/[>=1.2.13 <2]", "zstd/[>=1.5 <2]"
 
     def set_version(self):
         text = load(self, os.path.join(self.recipe_folder, "..", "..", "CMakeLists.txt"))

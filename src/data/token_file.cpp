@@ -119,29 +119,102 @@ void TokenFile::read(std::int64_t first, std::span<std::int64_t> to) const {
   else widen(std::uint32_t{});
 }
 
-void save_tokens(const std::string& path, std::span<const std::int64_t> tokens, int token_bytes) {
+struct TokenWriter::State {
+  State(const std::string& path, const Version& version) : file(path), token_bytes(version.token_bytes) {
+    const std::array<std::int32_t, 256> header{version.magic, version.version};
+    file.write(header.data(), header_bytes);
+  }
+
+  io::AtomicFile file;
+  int token_bytes;
+  std::int64_t size = 0;
+  std::string buffer;
+};
+
+TokenWriter::TokenWriter(const std::string& path, int token_bytes) {
   const auto version =
       std::find_if(std::begin(versions), std::end(versions), [&](const Version& v) { return v.token_bytes == token_bytes; });
   if (version == std::end(versions)) fail("save_tokens", fmt::format("expected tokens of 2 or 4 bytes but got {}", token_bytes));
-  if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
-    fail("save_tokens", fmt::format("expected at most 2^31 - 1 tokens, the most that a header can say, but got {}", tokens.size()));
-  std::array<std::int32_t, 256> header{version->magic, version->version, static_cast<std::int32_t>(tokens.size())};
-  std::string content(reinterpret_cast<const char*>(header.data()), header_bytes);
-  content.resize(header_bytes + tokens.size() * static_cast<std::size_t>(token_bytes));
+  state_ = std::make_unique<State>(path, *version);
+}
+
+TokenWriter::~TokenWriter() = default;
+TokenWriter::TokenWriter(TokenWriter&& other) noexcept = default;
+TokenWriter& TokenWriter::operator=(TokenWriter&& other) noexcept = default;
+
+std::int64_t TokenWriter::size() const noexcept { return state_->size; }
+
+template <class T>
+static void append_tokens(std::string& to, std::span<const T> tokens, int token_bytes, std::int64_t first) {
+  const auto bytes = static_cast<std::size_t>(token_bytes);
+  to.resize(tokens.size() * bytes);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const std::int64_t token = tokens[i];
+    const auto token = static_cast<std::int64_t>(tokens[i]);
     if (token < 0 || token >> (8 * token_bytes) != 0)
-      fail("save_tokens", fmt::format("expected tokens in [0, 2^{}) but number {} is {}", 8 * token_bytes, i, token));
-    std::memcpy(content.data() + header_bytes + i * static_cast<std::size_t>(token_bytes), &token, static_cast<std::size_t>(token_bytes));
+      fail("save_tokens",
+           fmt::format("expected tokens in [0, 2^{}) but number {} is {}", 8 * token_bytes, first + static_cast<std::int64_t>(i), token));
+    std::memcpy(to.data() + i * bytes, &token, bytes);
   }
-  io::AtomicFile file(path);
-  file.write(content.data(), content.size());
-  file.commit();
+}
+
+template <class T>
+void TokenWriter::append(std::span<const T> tokens) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  if (static_cast<std::int64_t>(tokens.size()) > most - state_->size)
+    fail("save_tokens", fmt::format("expected at most 2^31 - 1 tokens, the most that a header can say, but got {}",
+                                    state_->size + static_cast<std::int64_t>(tokens.size())));
+  append_tokens(state_->buffer, tokens, state_->token_bytes, state_->size);
+  state_->file.write(state_->buffer);
+  state_->size += static_cast<std::int64_t>(tokens.size());
+}
+
+void TokenWriter::write(std::span<const std::int64_t> tokens) { append(tokens); }
+void TokenWriter::write(std::span<const std::int32_t> tokens) { append(tokens); }
+
+void TokenWriter::commit() {
+  const auto size = static_cast<std::int32_t>(state_->size);
+  state_->file.overwrite(2 * sizeof(std::int32_t), {reinterpret_cast<const char*>(&size), sizeof(size)});
+  state_->file.commit();
+}
+
+void save_tokens(const std::string& path, std::span<const std::int64_t> tokens, int token_bytes) {
+  TokenWriter writer(path, token_bytes);
+  writer.write(tokens);
+  writer.commit();
+}
+
+TokenList::TokenList(std::vector<TokenFile> files) : files_(std::move(files)) {
+  for (const TokenFile& file : files_) ends_.push_back(size() + file.size());
+}
+
+std::size_t TokenList::file_of(std::int64_t token) const {
+  return static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), token) - ends_.begin());
+}
+
+void TokenList::read(std::int64_t first, std::span<std::int64_t> to) const {
+  const auto count = static_cast<std::int64_t>(to.size());
+  if (first < 0 || count > size() || first > size() - count)
+    fail("TokenList", fmt::format("expected tokens in [0, {}) but got [{}, {} + {})", size(), first, first, count));
+  for (std::size_t file = file_of(first); !to.empty(); ++file) {
+    const std::size_t some = std::min(to.size(), static_cast<std::size_t>(ends_[file] - first));
+    files_[file].read(first - ends_[file] + files_[file].size(), to.first(some));
+    first += static_cast<std::int64_t>(some);
+    to = to.subspan(some);
+  }
+}
+
+std::pair<std::string, std::int64_t> TokenList::place(std::int64_t token) const {
+  if (token < 0 || token >= size()) fail("TokenList", fmt::format("expected a token in [0, {}) but got {}", size(), token));
+  const std::size_t file = file_of(token);
+  return {files_[file].path(), token - ends_[file] + files_[file].size()};
 }
 
 TokenWindows::TokenWindows(TokenFile file, std::int64_t length, std::int64_t stride, std::int64_t vocab)
+    : TokenWindows(TokenList({std::move(file)}), length, stride, vocab) {}
+
+TokenWindows::TokenWindows(TokenList files, std::int64_t length, std::int64_t stride, std::int64_t vocab)
     : TokenWindows(length, stride, vocab) {
-  file_ = std::move(file);
+  files_ = std::move(files);
 }
 
 TokenWindows::TokenWindows(std::vector<std::int64_t> tokens, std::int64_t length, std::int64_t stride, std::int64_t vocab)
@@ -158,8 +231,8 @@ TokenWindows::TokenWindows(std::int64_t length, std::int64_t stride, std::int64_
 std::int64_t TokenWindows::size() const { return tokens() <= length_ ? 0 : (tokens() - length_ - 1) / stride_ + 1; }
 
 void TokenWindows::read_tokens(std::int64_t first, std::span<std::int64_t> to) const {
-  if (file_) file_->read(first, to);
-  else std::copy_n(tokens_->begin() + first, to.size(), to.begin());
+  if (tokens_) std::copy_n(tokens_->begin() + first, to.size(), to.begin());
+  else files_.read(first, to);
 }
 
 void TokenWindows::read(std::int64_t index, std::int64_t* input, std::int64_t* target) const {
@@ -172,10 +245,13 @@ void TokenWindows::read(std::int64_t index, std::int64_t* input, std::int64_t* t
   if (vocab_ == 0) return;
   for (std::size_t i = 0; i <= count; ++i)
     if (const std::int64_t token = i < count ? input[i] : target[count - 1]; token < 0 || token >= vocab_) {
-      const std::string message = fmt::format("expected tokens below {}, the size of the vocabulary, but token {} is {}", vocab_,
-                                              first + static_cast<std::int64_t>(i), token);
-      if (file_) fail_in(file_->path(), message);
-      fail("TokenWindows", message);
+      const std::int64_t at = first + static_cast<std::int64_t>(i);
+      const auto message = [&](std::int64_t number) {
+        return fmt::format("expected tokens below {}, the size of the vocabulary, but token {} is {}", vocab_, number, token);
+      };
+      if (tokens_) fail("TokenWindows", message(at));
+      const auto [path, number] = files_.place(at);
+      fail_in(path, message(number));
     }
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -41,9 +41,57 @@ class TokenFile {
   int token_bytes_ = 2;
 };
 
+/// Token files that are read as one list, such as the shards of a data set. Copies share the mappings.
+class TokenList {
+ public:
+  TokenList() = default;
+  /// A list of files in their order.
+  explicit TokenList(std::vector<TokenFile> files);
+
+  std::int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }  ///< number of tokens
+  const std::vector<TokenFile>& files() const { return files_; }          ///< in their order
+  /// Reads tokens [first, first + to.size()). Throws Error for a range outside of the list.
+  void read(std::int64_t first, std::span<std::int64_t> to) const;
+  /// The file of a token, and its index there. Throws Error for an index outside of the list.
+  std::pair<std::string, std::int64_t> place(std::int64_t token) const;
+
+ private:
+  std::size_t file_of(std::int64_t token) const;
+
+  std::vector<TokenFile> files_;
+  std::vector<std::int64_t> ends_;  ///< of each file, in tokens of the list
+};
+
 /// Writes tokens in llm.c's format with token_bytes 2 (u16) or 4 (u32). The file is replaced atomically. Throws Error for a token that does
 /// not fit, and io::FileError.
 void save_tokens(const std::string& path, std::span<const std::int64_t> tokens, int token_bytes = 2);
+
+/// Writes the file of save_tokens() piece by piece, in constant memory.
+class TokenWriter {
+ public:
+  /// Opens a temporary file beside `path`. Throws io::FileError, and Error for other token_bytes than 2 and 4.
+  explicit TokenWriter(const std::string& path, int token_bytes = 2);
+  ~TokenWriter();
+  TokenWriter(TokenWriter&& other) noexcept;             ///< takes over the file
+  TokenWriter& operator=(TokenWriter&& other) noexcept;  ///< drops its own, and takes over the other's
+
+  /// @{
+  /// Appends tokens. Throws Error for a token that does not fit and for more than 2^31 - 1 in all, the most that a header can say, and
+  /// io::FileError, as a DiskError on a full disk.
+  void write(std::span<const std::int64_t> tokens);
+  void write(std::span<const std::int32_t> tokens);
+  /// @}
+  /// Tokens so far.
+  std::int64_t size() const noexcept;
+  /// Replaces the file at the path by what was written. Without it nothing is left behind. Throws io::FileError.
+  void commit();
+
+ private:
+  struct State;
+  template <class T>
+  void append(std::span<const T> tokens);
+  std::unique_ptr<State> state_;
+};
 
 /// A Dataset of windows of T + 1 tokens: the input is the first T tokens, the target the last T, each (T) of i64, and (B, T) in a batch.
 /// Window i starts at token i * stride.
@@ -52,6 +100,8 @@ class TokenWindows {
   /// `length` is T. `stride` 0 is `length`: windows that do not overlap. With `vocab` > 0, reading a token >= vocab throws io::FileError.
   /// Throws Error for a length below 1 and a stride below 0.
   TokenWindows(TokenFile file, std::int64_t length, std::int64_t stride = 0, std::int64_t vocab = 0);
+  /// Windows of several files: a window may begin in one and end in the next.
+  TokenWindows(TokenList files, std::int64_t length, std::int64_t stride = 0, std::int64_t vocab = 0);
   /// Windows of tokens in memory. With `vocab` > 0, reading a token outside of [0, vocab) throws Error. Copies share the tokens.
   TokenWindows(std::vector<std::int64_t> tokens, std::int64_t length, std::int64_t stride = 0, std::int64_t vocab = 0);
 
@@ -64,12 +114,12 @@ class TokenWindows {
 
  private:
   TokenWindows(std::int64_t length, std::int64_t stride, std::int64_t vocab);
-  std::int64_t tokens() const { return file_ ? file_->size() : static_cast<std::int64_t>(tokens_->size()); }
+  std::int64_t tokens() const { return tokens_ ? static_cast<std::int64_t>(tokens_->size()) : files_.size(); }
   void read_tokens(std::int64_t first, std::span<std::int64_t> to) const;
   void read(std::int64_t index, std::int64_t* input, std::int64_t* target) const;
 
-  std::optional<TokenFile> file_;
-  std::shared_ptr<const std::vector<std::int64_t>> tokens_;  ///< instead of a file
+  TokenList files_;
+  std::shared_ptr<const std::vector<std::int64_t>> tokens_;  ///< instead of files
   std::int64_t length_, stride_, vocab_;
 };
 

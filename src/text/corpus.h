@@ -8,6 +8,7 @@
 
 namespace tern::text {
 
+class ByteReader;
 struct CorpusReport;
 
 /// Limits on the text that is read from a file. They are checked while the file streams in, so that neither a line without an end nor a
@@ -18,8 +19,8 @@ struct ReadOptions {
   std::size_t max_lines = 50'000'000;                     ///< of a file
   /// Memory of the lines of all files that share a report: their bytes, and 32 bytes a line.
   std::uint64_t max_memory_bytes = std::uint64_t{4} << 30;
-  /// Memory of the lines of one .gz, as a multiple of the compressed bytes read so far; the first 16 MiB are free. Text comes to some 3,
-  /// zeros to 1030.
+  /// Memory of the lines of one .gz, as a multiple of the compressed bytes read so far, likewise of a .zst; the first 16 MiB are free. Text
+  /// comes to some 3, zeros to 1030.
   std::uint64_t max_gzip_ratio = 64;
   /// Memory of the lines of one file, as a multiple of its text; the first 64 MiB are free. Sentences come to some 2, empty lines to 32.
   std::uint64_t max_memory_ratio = 8;
@@ -53,10 +54,10 @@ struct CorpusReport {
   std::string summary() const;
 };
 
-/// Reads a text file, plain or gzip (known by its first bytes), one sentence a line; lines end in LF or CR LF, the last one may lack its
-/// end. Adds to `report`. Throws DataError for a file that cannot be read or is not a regular one, for gzip data that are truncated or
-/// corrupt, for a file called *.gz that is not gzip, for a byte that is not UTF-8 (with file:line and the byte's column from 1), for a NUL,
-/// and past a limit of `options`.
+/// Reads a text file, plain, gzip or Zstandard (known by its first bytes), one sentence a line; lines end in LF or CR LF, the last one may
+/// lack its end. Adds to `report`. Throws DataError for a file that cannot be read or is not a regular one, for compressed data that are
+/// truncated or corrupt, for a file called *.gz or *.zst that is not, for a byte that is not UTF-8 (with file:line and the byte's column
+/// from 1), for a NUL, and past a limit of `options`.
 std::vector<std::string> read_lines(const std::string& file, const ReadOptions& options = {}, CorpusReport* report = nullptr);
 
 /// Sentence pairs: src[i] is a translation of tgt[i].
@@ -87,8 +88,8 @@ std::size_t count_words(std::string_view line) noexcept;
 /// Drops the pairs with words(src) + words(tgt) >= limit (the classic run: 40) and returns how many it dropped.
 std::size_t filter_by_words(ParallelCorpus& corpus, std::size_t limit);
 
-/// Streams the lines of one file, plain or gzip, within the limits of ReadOptions, in constant memory: one line and two buffers. Throws
-/// DataError as read_lines() does.
+/// Streams the lines of one file, plain or compressed, within the limits of ReadOptions, in constant memory: one line and two buffers.
+/// Throws DataError as read_lines() does.
 class LineReader {
  public:
   /// Opens a file.
@@ -103,14 +104,13 @@ class LineReader {
   bool is_ready() const noexcept;
 
  private:
-  class Bytes;
   [[noreturn]] void too_long() const;
   void check_ratio() const;
   void check(std::string& line, bool ended, CorpusReport& report);
 
   std::string name_;
   ReadOptions options_;
-  std::unique_ptr<Bytes> bytes_;
+  std::unique_ptr<ByteReader> bytes_;
   std::string_view text_;          ///< the bytes that have been read and belong to no line yet
   std::uint64_t total_ = 0;        ///< bytes of text so far
   std::uint64_t line_number_ = 0;  ///< of the last line, from 1

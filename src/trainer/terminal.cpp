@@ -104,15 +104,10 @@ std::string grouped(double value) {
   return digits;
 }
 
-std::string progress_text(const Progress& progress, std::size_t columns) {
-  const double done = static_cast<double>(progress.update) / static_cast<double>(std::max<std::int64_t>(progress.updates, 1));
-  const auto of_session = static_cast<double>(progress.update - progress.first_update);
-  const double rate = progress.seconds > 0 ? of_session / progress.seconds : 0;
-  const std::string left = rate > 0 ? clock_time(static_cast<double>(progress.updates - progress.update) / rate) : "?";
-  const std::string before = fmt::format("epoch {}/{} {:3.0f}%", progress.epoch, progress.epochs, std::floor(100 * done));
-  const std::string after = fmt::format(" {}/{} [{}<{}{}, {}] loss {:.3f}  {} {}/s", progress.update, progress.updates,
-                                        clock_time(progress.seconds), progress.may_end_early ? "at most " : "", left, speed(rate),
-                                        progress.loss, grouped(progress.items_per_second), progress.unit);
+namespace {
+
+/// Two texts and a bar between them, as progress_text().
+std::string with_bar(const std::string& before, double done, const std::string& after, std::size_t columns) {
   if (columns == 0) return before + after;
   const std::size_t room = columns - 1, taken = before.size() + after.size() + 2;  // the last column stays free: some terminals wrap there
   std::string bar;
@@ -124,21 +119,41 @@ std::string progress_text(const Progress& progress, std::size_t columns) {
   return (before + bar + after).substr(0, room);
 }
 
+}  // namespace
+
+std::string progress_text(const Progress& progress, std::size_t columns) {
+  const double done = static_cast<double>(progress.update) / static_cast<double>(std::max<std::int64_t>(progress.updates, 1));
+  const auto of_session = static_cast<double>(progress.update - progress.first_update);
+  const double rate = progress.seconds > 0 ? of_session / progress.seconds : 0;
+  const std::string left = rate > 0 ? clock_time(static_cast<double>(progress.updates - progress.update) / rate) : "?";
+  const std::string before = fmt::format("epoch {}/{} {:3.0f}%", progress.epoch, progress.epochs, std::floor(100 * done));
+  const std::string after = fmt::format(" {}/{} [{}<{}{}, {}] loss {:.3f}  {} {}/s", progress.update, progress.updates,
+                                        clock_time(progress.seconds), progress.may_end_early ? "at most " : "", left, speed(rate),
+                                        progress.loss, grouped(progress.items_per_second), progress.unit);
+  return with_bar(before, done, after, columns);
+}
+
 ProgressLine::ProgressLine() : is_terminal_(isatty(STDERR_FILENO) != 0), last_(seconds_now()) {}
 
 bool ProgressLine::is_due() const { return seconds_now() - last_ >= (is_terminal_ ? 0.25 : 15); }
 
-void ProgressLine::update(const Progress& progress) {
+void ProgressLine::show(const std::string& text) {
   last_ = seconds_now();
   if (!is_terminal_) {
-    write_progress(progress_text(progress, 0) + "\n");
+    write_progress(text + "\n");
     return;
   }
-  const std::size_t columns = terminal_columns();
-  const std::string text = progress_text(progress, columns);
   // Spaces overwrite the rest of a longer previous line.
-  write_progress(fmt::format("\r{:<{}}", text, std::min(shown_, columns - 1)));
+  write_progress(fmt::format("\r{:<{}}", text, std::min(shown_, columns() - 1)));
   shown_ = text.size();
+}
+
+std::size_t ProgressLine::columns() const { return is_terminal_ ? terminal_columns() : 0; }
+
+void ProgressLine::update(const Progress& progress) { show(progress_text(progress, columns())); }
+
+void ProgressLine::update(const std::string& before, double done, const std::string& after) {
+  show(with_bar(before, done, after, columns()));
 }
 
 void ProgressLine::finish() {

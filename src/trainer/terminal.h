@@ -61,12 +61,17 @@ class ProgressLine {
   /// True if enough time has passed for the next update to be shown.
   bool is_due() const;
   void update(const Progress& progress);  ///< shows it
+  /// Shows work of another kind: `before`, a bar of the share `done` in [0, 1], `after`.
+  void update(const std::string& before, double done, const std::string& after);
   /// Ends the line, so that other output starts on a new one.
   void finish();
   /// Prints a line that stays, above the status.
   void print(const std::string& line);
 
  private:
+  void show(const std::string& text);
+  std::size_t columns() const;
+
   bool is_terminal_;
   double last_;
   std::size_t shown_ = 0;

@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "files.h"
 #include "io/files.h"
+#include "message.h"
 
 namespace tern::data {
 
@@ -167,6 +168,65 @@ TEST_CASE("Windows of tokens in memory are those of a file of them") {
   CHECK_THROWS_WITH(TokenWindows(Ids{0, -1, 2}, 2, 0, 3)[0],
                     "[TokenWindows] expected tokens below 3, the size of the vocabulary, but token 1 is -1");
   CHECK_THROWS_AS(TokenWindows(tokens, 0), Error);
+}
+
+TEST_CASE("Windows go on from a file to the next") {
+  const TempDirectory directory;
+  Ids tokens;
+  std::vector<TokenFile> files;
+  for (const std::int64_t size : {5, 0, 1, 2, 13}) {
+    const auto path = directory / std::to_string(files.size());
+    Ids part;
+    for (std::int64_t i = 0; i < size; ++i) part.push_back(100 + static_cast<std::int64_t>(tokens.size()) + i);
+    save_tokens(path, part, files.empty() ? 4 : 2);
+    files.emplace_back(path);
+    tokens.insert(tokens.end(), part.begin(), part.end());
+  }
+  for (const std::int64_t stride : {0, 1, 3}) {
+    const TokenWindows from_files(TokenList(files), 6, stride), from_memory(tokens, 6, stride);
+    REQUIRE(from_files.size() == from_memory.size());
+    for (std::int64_t i = 0; i < from_files.size(); ++i)
+      for (const std::size_t part : {0, 1})
+        CHECK(from_files[i][part].to_vector<std::int64_t>() == from_memory[i][part].to_vector<std::int64_t>());
+  }
+  const TokenList list(files);
+  CHECK(list.size() == static_cast<std::int64_t>(tokens.size()));
+  CHECK(list.place(6) == std::pair((directory / "3").string(), std::int64_t{0}));
+  Ids two(2);
+  list.read(5, two);
+  CHECK(two == Ids{105, 106});
+  CHECK_THROWS_WITH(list.read(20, two), "[TokenList] expected tokens in [0, 21) but got [20, 20 + 2)");
+  CHECK_THROWS_AS(list.read(-1, two), Error);
+  CHECK_THROWS_AS(list.place(21), Error);
+  CHECK(TokenWindows(TokenList(), 6).size() == 0);
+  CHECK(message_of<io::FileError>([&] { TokenWindows(TokenList(files), 6, 0, 107)[1]; }) ==
+        (directory / "3").string() + ": expected tokens below 107, the size of the vocabulary, but token 1 is 107");
+}
+
+TEST_CASE("A token file that is written piece by piece is that of one write") {
+  const TempDirectory directory;
+  for (const int bytes : {2, 4}) {
+    const Ids tokens{5, 0, 65535, 7};
+    save_tokens(directory / "whole", tokens, bytes);
+    {
+      TokenWriter writer(directory / "pieces", bytes);
+      writer.write(std::span(tokens).first(1));
+      writer.write(std::vector<std::int32_t>{0, 65535});
+      writer.write(std::span(tokens).subspan(3));
+      CHECK(writer.size() == 4);
+      CHECK_FALSE(std::filesystem::exists(directory / "pieces"));
+      TokenWriter moved = std::move(writer);
+      moved.commit();
+    }
+    CHECK(slurp(directory / "pieces") == slurp(directory / "whole"));
+    std::filesystem::remove(directory / "pieces");
+    {
+      TokenWriter(directory / "pieces", bytes).write(tokens);
+    }
+    CHECK(directory.count() == 1);  // without a commit nothing is left
+    CHECK_THROWS_WITH(TokenWriter(directory / "pieces").write(std::vector<std::int32_t>{1, -1}),
+                      "[save_tokens] expected tokens in [0, 2^16) but number 1 is -1");
+  }
 }
 
 TEST_CASE("A mapping outlives the file's name and its handle's copies") {

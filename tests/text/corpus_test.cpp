@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "catch.h"
+#include "skip.h"
 #include "support.h"
 #include "text/data_error.h"
 
@@ -121,6 +122,53 @@ TEST_CASE("limits hold while the file streams in", "[text]") {
   // Limits that do not limit must not wrap round.
   options.max_line_bytes = std::numeric_limits<std::size_t>::max();
   CHECK(read_lines(spill(dir / "f", "abcdefgh\n"), options).size() == 1);
+}
+
+namespace {
+
+bool lacks_zstd() {
+  const TempDirectory dir;
+  if (!has(message_of<DataError>([&] { read_lines(spill(dir / "f.zst", zstd("a"))); }), "needs a build with libzstd-dev")) return false;
+  tern::test::skip("a build without libzstd");
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a file reads the same plain and as Zstandard", "[text]") {
+  if (lacks_zstd()) return;
+  const TempDirectory dir;
+  std::string content;
+  for (int i = 0; content.size() < 400'000; ++i) content += "line " + std::to_string(i * 7919) + "\n";
+  content += std::string(300'000, 'a') + "\n";
+  const Lines expected = read_lines(spill(dir / "f", content));
+  CHECK((read_lines(spill(dir / "f.zst", zstd(content))) == expected));
+  CHECK((read_lines(spill(dir / "no-suffix", zstd(content))) == expected));
+  const std::size_t half = content.size() / 2;  // two frames, and between them one for other programs
+  const std::string other("\x50\x2A\x4D\x18\x03\0\0\0abc", 11);
+  CHECK((read_lines(spill(dir / "m.zst", zstd(content.substr(0, half)) + other + zstd(content.substr(half)))) == expected));
+  CHECK(read_lines(spill(dir / "e.zst", zstd(""))).empty());
+}
+
+TEST_CASE("damaged Zstandard data is an error", "[text]") {
+  if (lacks_zstd()) return;
+  const TempDirectory dir;
+  const std::string whole = zstd("hello\nworld\n");
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    const std::string message = error_of(spill(dir / "f.zst", whole.substr(0, size)));
+    if (size < 4 ? !has(message, "f.zst: expected Zstandard data") : !has(message, "f.zst: the Zstandard data is truncated")) {
+      FAIL("cut at " << size << ": " << message);
+    }
+  }
+  CHECK(has(error_of(spill(dir / "f.zst", whole + "rest of it")), "f.zst: the Zstandard data is corrupt"));
+  std::string bad = whole;
+  bad[9] = '\x07';  // a block of a kind that there is not
+  CHECK(has(error_of(spill(dir / "f.zst", bad)), "f.zst: the Zstandard data is corrupt"));
+  // A window of 256 MiB, which would be kept in memory.
+  CHECK(has(error_of(spill(dir / "f.zst", std::string("\x28\xB5\x2F\xFD\x00\x90\x01\x00\x00", 9))),
+            "corrupt: Frame requires too much memory"));
+  CHECK(has(error_of(spill(dir / "f.zst", zstd(std::string(100'000'000, '\n')))),
+            "expected compressed data of at most 64 times its size (max_gzip_ratio)"));
 }
 
 TEST_CASE("gzip data cut short anywhere is an error", "[text]") {

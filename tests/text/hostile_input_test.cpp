@@ -114,8 +114,8 @@ TEST_CASE("gzip data that unpacks to far more than text does is refused early", 
     std::string much;
     while (much.size() < (std::size_t{40} << 20)) much += unit;
     spill(dir / "f.gz", gzip(much));
-    CHECK(
-        has(message_of<DataError>([&] { read_lines(dir / "f.gz"); }), "expected gzip data of at most 64 times its size (max_gzip_ratio)"));
+    CHECK(has(message_of<DataError>([&] { read_lines(dir / "f.gz"); }),
+              "expected compressed data of at most 64 times its size (max_gzip_ratio)"));
     ReadOptions trusting;
     trusting.max_gzip_ratio = trusting.max_memory_ratio = 1'000'000;
     CHECK(read_lines(dir / "f.gz", trusting).back() == std::string(unit).substr(0, std::string(unit).size() - 1));

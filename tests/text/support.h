@@ -13,7 +13,7 @@
 namespace tern::text::test {
 
 using tern::message_of;
-using tern::test::gzip, tern::test::slurp, tern::test::spill, tern::test::SplitMix64, tern::test::TempDirectory;
+using tern::test::gzip, tern::test::zstd, tern::test::slurp, tern::test::spill, tern::test::SplitMix64, tern::test::TempDirectory;
 using Json = nlohmann::json;
 
 inline std::filesystem::path fixture_path(const std::string& name) {
