@@ -35,8 +35,8 @@ struct EncodeOptions {
 };
 
 /// Byte-level byte-pair encoding (Sennrich et al. 2016, over bytes as in Radford et al. 2019): the same ids, merges and
-/// tokenizer.json as Hugging Face's ByteLevelBPETokenizer without normaliser and prefix space. Words may also be those of Llama 3 and
-/// Qwen 2. A value: copies share an immutable model. Safe to use from several threads at once.
+/// tokenizer.json as Hugging Face's ByteLevelBPETokenizer without prefix space. Text may become NFC, and words may be those of Llama 3,
+/// Qwen 2 or another Split expression. A value: copies share an immutable model. Safe to use from several threads at once.
 class Tokenizer {
  public:
   /// Trains a tokenizer on lines of text. Its ids are: the special tokens in their order, the 256 byte characters by code point, the merged
@@ -50,7 +50,7 @@ class Tokenizer {
   static Tokenizer load(const std::string& path);
 
   /// The ids of plain text, none of them special: decode() gives the text back. Added tokens (leftmost, then longest) are split out first.
-  /// Every input has an encoding: a run of bytes that is not UTF-8 is a word of its own and is encoded byte by byte like any other.
+  /// A run of bytes that is not UTF-8 is a word of its own. Throws DataError where a Split expression takes more steps than its bound.
   std::vector<std::int32_t> encode(std::string_view text) const;
   /// Encodes with options. A dropout of 1 gives one token a byte. Throws std::invalid_argument for a dropout outside [0, 1].
   std::vector<std::int32_t> encode(std::string_view text, const EncodeOptions& options) const;

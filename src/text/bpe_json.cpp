@@ -44,7 +44,11 @@ class Reader {
               {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"});
     expect(root, "version", "1.0");
     for (const char* key : {"truncation", "padding"}) expect(root, key, nullptr);
-    if (const Json& part = member(root, "normalizer"); !part.is_null()) fail("no 'normalizer' but got type {}", shown(type_of(part)));
+    if (const Json& part = member(root, "normalizer"); !part.is_null()) {
+      if (type_of(part) != "NFC") fail("no 'normalizer' or NFC but got type {}", shown(type_of(part)));
+      only_keys(part, "normalizer", {"type"});
+      model_->composes = true;
+    }
     read_pre_tokenizer(member(root, "pre_tokenizer"));
     read_post_processor(member(root, "post_processor"));
     byte_level(member(root, "decoder"), "decoder");
@@ -125,7 +129,7 @@ class Reader {
     return members;
   }
 
-  // Words by the library's own expression of ByteLevel, or by Split with one of word_patterns and then ByteLevel without one.
+  // Words by the library's own expression of ByteLevel, or by Split with another and then ByteLevel without one.
   void read_pre_tokenizer(const Json& part) {
     const std::string type = type_of(part);
     if (type != "Sequence") {
@@ -144,14 +148,24 @@ class Reader {
       const Json& expression = member(pattern, "Regex");
       const auto known = std::find_if(std::begin(word_patterns), std::end(word_patterns),
                                       [&](const WordPattern& each) { return expression == each.expression; });
-      if (pattern.size() != 1 || known == std::end(word_patterns))
-        fail("the 'pattern' of Split to be that of GPT-2, Llama 3 or Qwen 2 but got {}", text_of(expression));
-      model_->pattern = static_cast<std::size_t>(known - std::begin(word_patterns));
+      if (pattern.size() != 1 || !expression.is_string()) fail("the 'pattern' of Split to be a \"Regex\" but got {}", text_of(pattern));
+      if (known != std::end(word_patterns)) model_->pattern = static_cast<std::size_t>(known - std::begin(word_patterns));
+      else model_->split = read_split(expression.get<std::string>());
       byte_level(list[1], "pre_tokenizer");
       expect(list[1], "use_regex", false);
       model_->pre_tokenizer = part.dump();
     }
     expect(type == "Sequence" ? part["pretokenizers"][1] : part, "add_prefix_space", false);
+  }
+
+  std::shared_ptr<const Pattern> read_split(const std::string& expression) const {
+    constexpr std::size_t most = 10'000;
+    if (expression.size() > most) fail("a 'pattern' of Split of at most {} bytes but got {}", most, expression.size());
+    try {
+      return std::make_shared<const Pattern>(split_pattern(expression));
+    } catch (const std::invalid_argument& error) {
+      fail("a 'pattern' of Split that PCRE2 reads as Oniguruma does but got {} in {}", error.what(), shown(expression));
+    }
   }
 
   // A template only adds special tokens, which encode() leaves to the caller.
@@ -338,7 +352,7 @@ std::string Tokenizer::to_json() const {
   }
   Json root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
   root["added_tokens"] = std::move(added);
-  root["normalizer"] = nullptr;
+  root["normalizer"] = model_->composes ? Json{{"type", "NFC"}} : Json(nullptr);
   const auto as_read = [](const std::string& part, Json usual) { return part.empty() ? usual : Json::parse(part); };
   root["pre_tokenizer"] = as_read(model_->pre_tokenizer, byte_level_json(false, true));
   root["post_processor"] = as_read(model_->post_processor, byte_level_json(true, false));

@@ -144,7 +144,9 @@ void BpeModel::finish() {
   special.assign(tokens.size(), false);
   for (const AddedToken& token : added) {
     special[static_cast<std::size_t>(token.id)] = token.special;
-    (token.normalized ? second_pass : first_pass).add(token);
+    AddedToken found = token;
+    if (token.normalized && composes) found.content = nfc(token.content);
+    (token.normalized ? second_pass : first_pass).add(found);
   }
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const PairKey pair = merges[rank];

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "text/nfc.h"
 #include "text/pretokenize.h"
 #include "text/random.h"
 
@@ -152,7 +153,7 @@ struct EncodeScratch {
     std::int32_t at;
     std::int32_t merged;
   };
-  std::optional<PreTokenizer> words;  // of the model's pattern, set by the first text
+  std::optional<PreTokenizer> words;  // of the model's expression, set by the first text
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
   std::vector<Candidate> dropped;                            // left out of this step by dropout, candidates again in the next
@@ -166,7 +167,9 @@ struct BpeModel {
   std::size_t model_tokens = 0;
   std::vector<AddedToken> added;              // ascending ids
   std::vector<PairKey> merges;                // by rank, each once
+  bool composes = false;                      // the normalizer: text becomes NFC
   std::size_t pattern = 0;                    // of word_patterns
+  std::shared_ptr<const Pattern> split;       // another expression of the words, in place of `pattern`
   bool ignores_merges = false;                // a word that is a token is this token, whatever the merges make of it
   std::string pre_tokenizer, post_processor;  // the parts of tokenizer.json, if they are other than ByteLevel
 
@@ -214,6 +217,7 @@ class MergeDropout {
 template <class OnToken, class OnWord>
 void split_words(const BpeModel& model, EncodeScratch& scratch, std::string_view text, bool has_special, OnToken&& on_token,
                  OnWord&& on_word) {
+  if (!scratch.words && model.split) scratch.words.emplace(*model.split);
   if (!scratch.words) scratch.words.emplace(model.pattern);
   const auto split = [&](const AddedMatcher& matcher, std::string_view part, auto&& between) {
     std::size_t from = 0;
@@ -228,6 +232,8 @@ void split_words(const BpeModel& model, EncodeScratch& scratch, std::string_view
     if (from < part.size()) between(part.substr(from));
   };
   split(model.first_pass, text, [&](std::string_view part) {
+    std::string composed;
+    if (model.composes && !is_surely_nfc(part)) part = composed = nfc(part);
     split(model.second_pass, part, [&](std::string_view rest) { scratch.words->for_each(rest, on_word); });
   });
 }

@@ -84,14 +84,16 @@ TEST_CASE("a file that would encode differently is refused in one line", "[text]
       {"version", [](Json& j) { j["version"] = "2.0"; }},
       {"truncation", [](Json& j) { j["truncation"] = {{"max_length", 10}}; }},
       {"padding", [](Json& j) { j["padding"] = {{"pad_id", 2}}; }},
-      {"no 'normalizer' but got type NFC", [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }},
+      {"no 'normalizer' or NFC but got type NFKC", [](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }},
+      {"normalizer", [](Json& j) { j["normalizer"] = {{"type", "NFC"}, {"strip", true}}; }},
       {"pre_tokenizer", [](Json& j) { j["pre_tokenizer"] = nullptr; }},
       {"but got type Whitespace", [](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }},
       {"but got type Metaspace", [](Json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }},
       {"but got Digits and ByteLevel",
        [](Json& j) { j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Digits"}}, j["pre_tokenizer"]}}}; }},
-      {"GPT-2, Llama 3 or Qwen 2 but got \"(a+)+\"", [](Json& j) { j["pre_tokenizer"] = split("(a+)+"); }},
-      {"but got null",
+      {"as Oniguruma does but got an anchor in ^a", [](Json& j) { j["pre_tokenizer"] = split("^a"); }},
+      {"at most 10000 bytes but got 20000", [](Json& j) { j["pre_tokenizer"] = split(std::string(20'000, 'a')); }},
+      {"to be a \"Regex\" but got object",
        [](Json& j) {
          j["pre_tokenizer"] = split(word_patterns[1].expression);
          j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "a"}};
