@@ -11,6 +11,7 @@
 #include "io/run_directory.h"
 #include "io/safetensors.h"
 #include "lm/options.h"
+#include "models/gguf.h"
 #include "models/hugging_face.h"
 #include "nn/low_rank.h"
 #include "train/precision.h"
@@ -65,7 +66,9 @@ LanguageModel read_run(const std::string& path, const LoadOptions& load) {
       read_weights(files.run, nn::named_parameters(model));
       return model;
     }
-    nn::DecoderLM model = read(files.options.base, load).model;
+    LoadOptions of_base = load;
+    of_base.dequantizes = true;
+    nn::DecoderLM model = read(files.options.base, of_base).model;
     add_adapters(files.options, model);
     read_weights(files.run, nn::named_masters(model, false));
     nn::merge_low_rank(model);
@@ -116,20 +119,36 @@ LanguageModel read_directory(const std::string& path, const LoadOptions& load) {
   return result;
 }
 
+LanguageModel read_gguf(const std::string& path, const LoadOptions& load) {
+  models::GgufModel file = models::load_gguf(path, {.length = load.length, .device = load.device, .dequantizes = load.dequantizes});
+  LanguageModel result{
+      .model = std::move(file.model), .tokenizer = std::move(file.tokenizer), .begin = {}, .ends = {}, .chat_template = file.chat_template};
+  if (file.bos >= 0) result.begin = {file.bos};
+  if (file.eos >= 0) result.ends = {file.eos};
+  return result;
+}
+
 }  // namespace
 
-/// True for a directory that another library wrote, false for a run. Throws UsageError for any other path.
-static bool is_foreign(const std::string& path) {
+enum class Kind : std::uint8_t { run, directory, gguf };
+
+/// The kind of a model's files. Throws UsageError for any other path.
+static Kind kind_of(const std::string& path) {
   std::error_code ignored;
+  if (fs::path(path).extension() == ".gguf" && fs::is_regular_file(path, ignored)) return Kind::gguf;
   if (!fs::is_directory(path, ignored))
-    throw apps::UsageError(fmt::format("{}: expected a run of tern-lm or a directory in Hugging Face's format but got {}", path,
-                                       fs::exists(path, ignored) ? "another file" : "no such path"));
+    throw apps::UsageError(fmt::format("{}: expected a run of tern-lm, a directory in Hugging Face's format or a file .gguf but got {}",
+                                       path, fs::exists(path, ignored) ? "another file" : "no such path"));
   const fs::path file = fs::path(path) / "config.json";
-  return fs::exists(file, ignored) && io::read_json(file).contains("model_type");
+  return fs::exists(file, ignored) && io::read_json(file).contains("model_type") ? Kind::directory : Kind::run;
 }
 
 static LanguageModel read(const std::string& path, const LoadOptions& options) {
-  return is_foreign(path) ? read_directory(path, options) : read_run(path, options);
+  switch (kind_of(path)) {
+    case Kind::gguf: return read_gguf(path, options);
+    case Kind::directory: return read_directory(path, options);
+    default: return read_run(path, options);
+  }
 }
 
 LanguageModel load(const std::string& path, const LoadOptions& options) {
@@ -141,11 +160,17 @@ LanguageModel load(const std::string& path, const LoadOptions& options) {
 }
 
 std::string tokenizer_of(const std::string& path) {
-  return is_foreign(path) ? (fs::path(path) / "tokenizer.json").string() : io::RunDirectory::open(path).tokenizer();
+  switch (kind_of(path)) {
+    case Kind::gguf: return fmt::format("the tokenizer.json that tern-lm export makes of {}", path);
+    case Kind::directory: return (fs::path(path) / "tokenizer.json").string();
+    default: return io::RunDirectory::open(path).tokenizer();
+  }
 }
 
 nn::DecoderLMOptions shape_of(const std::string& path) {
-  if (!is_foreign(path)) return open_run(path).shape;
+  const Kind kind = kind_of(path);
+  if (kind == Kind::run) return open_run(path).shape;
+  if (kind == Kind::gguf) return models::gguf_shape(path);
   const std::string file = (fs::path(path) / "config.json").string();
   return models::detail::parse_config(io::read_file(file, std::size_t{1} << 20), file).options;
 }

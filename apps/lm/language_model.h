@@ -21,14 +21,15 @@ struct LoadOptions {
   std::string precision = "fp32";  ///< of apps::precision_names
   std::int64_t length = 0;         ///< most tokens of a model with rotary positions; 0: the model's
   Device device = cpu;
+  bool dequantizes = false;  ///< true: the blocks of a GGUF file become parameters
 };
 
-/// Loads the run of a training, whose adapters are merged into the weights of the model that it went on from, or a directory in Hugging
-/// Face's format with a tokenizer.json. Throws UsageError for a path that is none of these, FileError for files that are damaged or do not
-/// fit together.
+/// Loads the run of a training, whose adapters are merged into the weights of the model that it went on from, a directory in Hugging Face's
+/// format with a tokenizer.json, or a GGUF file, whose matrices stay quantised. Throws UsageError for a path that is none of these,
+/// FileError for files that are damaged or do not fit together.
 LanguageModel load(const std::string& path, const LoadOptions& options);
 
-/// The path of a model's tokenizer.json.
+/// The path of a model's tokenizer.json, for a message; for a GGUF file, how to get one.
 std::string tokenizer_of(const std::string& path);
 
 /// The options of the model that load() would make. Throws as it does.

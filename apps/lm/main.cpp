@@ -9,5 +9,6 @@ int main(int argc, char** argv) {
   tern::lm::add_prepare(app);
   tern::lm::add_train(app);
   tern::lm::add_replay(app);
+  tern::lm::add_export(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --length, --width or --layers");
 }

@@ -27,7 +27,7 @@ namespace {
 nn::DecoderLM make_model(const Options& options, const PreparedData& data, Device device) {
   nn::DecoderLM model(model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device));
   if (options.base.empty()) return model;
-  const LanguageModel base = load(options.base, {.length = options.length, .device = device});
+  const LanguageModel base = load(options.base, {.length = options.length, .device = device, .dequantizes = true});
   if (base.tokenizer.to_json() != data.tokenizer.to_json())
     throw apps::UsageError(fmt::format("--init {}: has another tokenizer than --data {}: prepare the text with --tokenizer {}",
                                        options.base, options.data, tokenizer_of(options.base)));

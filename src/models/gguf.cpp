@@ -284,6 +284,8 @@ void save_gguf(const nn::DecoderLM& model, const text::Tokenizer& tokenizer, con
   io::write_gguf(path, metadata, entries, [&](std::size_t i) { return contents[i](); });
 }
 
+nn::DecoderLMOptions gguf_shape(const std::string& path) { return read_config(io::GgufFile(path)).options; }
+
 GgufModel load_gguf(const std::string& path, const GgufOptions& options) {
   constexpr const char* where = "load_gguf";
   if (!is_floating(options.dtype)) fail(where, fmt::format("expected a floating dtype but got {}", name(options.dtype)));

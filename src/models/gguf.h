@@ -45,6 +45,9 @@ struct GgufModel {
 /// its name, before parameters are allocated, and for values out of the range of `dtype`. Throws Error for a dtype that is not floating.
 GgufModel load_gguf(const std::string& path, const GgufOptions& options = {});
 
+/// The options of the model that load_gguf would make, of the file's length. Throws FileError.
+nn::DecoderLMOptions gguf_shape(const std::string& path);
+
 namespace detail {
 /// Adds the tokenizer's metadata for a model of `vocab` tokens. Throws Error.
 void add_tokenizer(io::GgufMetadata& metadata, const text::Tokenizer& tokenizer, std::int64_t vocab, const GgufSaveOptions& options);

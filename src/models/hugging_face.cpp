@@ -285,10 +285,12 @@ void save_hugging_face(const nn::DecoderLM& model, const std::string& directory,
     tensors.push_back({name.theirs, name.transposed ? transpose(ours, 0, 1) : ours});
   }
   parameters.check_complete();
+  std::map<std::string, std::string> texts = options.texts;
+  texts["config.json"] = detail::config_text(config, model.dtype(), options);
   io::save_safetensors_files(directory, tensors,
                              {.max_file_bytes = options.max_file_bytes,
                               .metadata = {{"format", "pt"}},  // transformers refuses a file without it
-                              .texts = {{"config.json", detail::config_text(config, model.dtype())}}});
+                              .texts = texts});
 }
 
 }  // namespace tern::models

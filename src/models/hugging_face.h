@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,10 @@ nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceO
 
 /// Options of save_hugging_face.
 struct HuggingFaceSaveOptions {
-  std::uint64_t max_file_bytes = 5'000'000'000;  ///< maximum bytes of tensors in one file
+  std::uint64_t max_file_bytes = 5'000'000'000;   ///< maximum bytes of tensors in one file
+  std::vector<std::int64_t> bos = {};             ///< tokens that begin a text, for config.json: none or one
+  std::vector<std::int64_t> eos = {};             ///< tokens that end a text, for config.json
+  std::map<std::string, std::string> texts = {};  ///< further text files of the model by name, such as tokenizer.json
 };
 
 /// Writes a model for transformers and load_hugging_face: config.json, and the tensors in the parameters' dtype. The directory is made if
@@ -62,7 +66,7 @@ struct TensorName {
 std::vector<TensorName> tensor_names(const HuggingFaceConfig& config);
 
 /// The text of config.json. `dtype` is that of the parameters.
-std::string config_text(const HuggingFaceConfig& config, DType dtype);
+std::string config_text(const HuggingFaceConfig& config, DType dtype, const HuggingFaceSaveOptions& options = {});
 
 }  // namespace detail
 

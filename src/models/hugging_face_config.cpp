@@ -289,7 +289,7 @@ HuggingFaceConfig config_of(const nn::DecoderLMOptions& o, const char* where) {
   return {is_gpt2 ? Architecture::gpt2 : Architecture::llama, o};
 }
 
-std::string config_text(const HuggingFaceConfig& config, DType dtype) {
+std::string config_text(const HuggingFaceConfig& config, DType dtype, const HuggingFaceSaveOptions& options) {
   const nn::DecoderLMOptions& o = config.options;
   Json json;
   if (config.architecture == Architecture::gpt2) {
@@ -330,7 +330,12 @@ std::string config_text(const HuggingFaceConfig& config, DType dtype) {
     json["rope_scaling"] = scaling["rope_type"] == "default" ? Json() : scaling;
   }
   json["tie_word_embeddings"] = o.tied_head;
-  for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[token] = nullptr;
+  const auto ids = [](const std::vector<std::int64_t>& list) {
+    return list.empty() ? Json() : list.size() == 1 ? Json(list[0]) : Json(list);
+  };
+  json["bos_token_id"] = ids(options.bos);
+  json["eos_token_id"] = ids(options.eos);
+  json["pad_token_id"] = nullptr;
   json["torch_dtype"] = dtype_name(dtype);
   return json.dump(2) + "\n";
 }

@@ -205,6 +205,8 @@ TEST_CASE("GGUF files that are not") {
     refused(file_of({pair("k", 9, std::string("\x09\0\0\0", 4) + eight_zeros)}, {}, 0), "one of arrays");
     refused(file_of({pair("k", 9, std::string("\5\0\0\0", 4) + std::string("\xff\0\0\0\0\0\0\0", 8))}, {}, 0),
             "elements within the header but got 255");
+    refused(file_of({pair("k", 9, std::string("\5\0\0\0", 4) + std::string("\x20\0\0\0\0\0\0\0", 8))}, {}, 64),
+            "elements within the header but got 32");
     refused(file_of({pair("k", 9, std::string("\xa\0\0\0", 4) + std::string(8, '\xff'))}, {}, 0), "elements within the header");
     refused(file_of({pair("k", 8, std::string("\0\0\0\0\1\0\0\0", 8))}, {}, 0), "metadata \"k\": expected texts within the header");
     refused(file_of({pair("general.alignment", 4, std::string("\x30\0\0\0", 4))}, {}, 0), "a power of two");
@@ -221,6 +223,7 @@ TEST_CASE("GGUF files that are not") {
     refused(file_of({}, {entry("a", {std::uint64_t{1} << 62, 4}, 0, 0)}, 4), "fits in memory");
     refused(file_of({}, {entry("a", {2}, 0, 8)}, 40), "an offset that 32 divides but got 8");
     refused(file_of({}, {entry("a", {2}, 0, 0)}, 7), "ends at byte 0 + 8 of the data, but the file has only 7");
+    refused(file_of({}, {entry("a", {2}, 0, 32)}, 36), "ends at byte 32 + 8 of the data, but the file has only 36");
     refused(file_of({}, {entry("a", {2}, 0, ~std::uint64_t{31})}, 8), "but the file has only 8");
     refused(file_of({}, {entry("a", {9}, 0, 0), entry("b", {2}, 0, 32)}, 64),
             "tensor \"b\": begins at byte 32 of the data, within another tensor");

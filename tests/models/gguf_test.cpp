@@ -381,6 +381,11 @@ TEST_CASE("GGUF files of other models are refused by name") {
           set("tokenizer.ggml.token_type", GgufValue::list(std::vector<std::int32_t>{1})));
   refused("expected 1, 3, 4 or 5", set("tokenizer.ggml.token_type", GgufValue::list(std::vector<std::int32_t>(vocab, 6))));
   refused("expected merge 0 to be two tokens", set("tokenizer.ggml.merges", GgufValue::list(std::vector<std::string>{"ab"})));
+  const std::string scaled = directory / "scaled.gguf";
+  save_gguf(drawn(wide_llama_options()), small_tokenizer(), scaled, {});
+  rewrite(scaled, edited, set("tern.rope.low_turns", GgufValue::of(0.6F)));
+  check_says(message_of([&] { load_gguf(edited); }),
+             "tensor \"rope_freqs.weight\": expected the factors of Llama 3's scaling but got others");
   CHECK(load_gguf(path, {.length = 10}).model.options.length == 10);
   check_says(message_of([&] { load_gguf(path, {.length = -1}); }), "[load_gguf] expected a length >= 0 but got -1");
   check_says(message_of([&] { load_gguf(path, {.dtype = DType::i32}); }), "[load_gguf] expected a floating dtype but got i32");
