@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -99,7 +101,7 @@ class CachingAllocator {
     FreeBlock* head = nullptr;
     std::size_t last_use = 0;  ///< as a number of allocations
   };
-  static constexpr std::size_t alignment = 64;
+  static constexpr std::size_t alignment = 64, huge_page = std::size_t{2} << 20;
   static constexpr std::size_t spare_bytes = std::size_t{16} << 10;  ///< of memory for the error that says that there is no other
 
   /// Sizes are rounded up in steps of at most an eighth, so that similar sizes share blocks.
@@ -109,13 +111,22 @@ class CachingAllocator {
     return (bytes + step - 1) / step * step;
   }
 
+  /// Memory of the system, or null. A large block asks for huge pages: what reads it once, as decoding reads weights, then misses the TLB
+  /// less, and the prefetcher, which stops at the end of a page, stops less: 1.2 to 1.4 times the bandwidth with 2 MiB beside 4 KiB.
+  static void* take(std::size_t size) {
+    const bool is_large = size >= 2 * huge_page;
+    void* data = nullptr;
+    if (::posix_memalign(&data, is_large ? huge_page : alignment, size) != 0) return nullptr;
+    if (is_large) static_cast<void>(::madvise(data, size, MADV_HUGEPAGE));  // a wish: without huge pages, the block has others
+    return data;
+  }
+
   /// Gets memory from the system; if it has no more, cached blocks are released first.
   void* reserve(std::size_t size, std::size_t bytes) {
-    const std::size_t whole = (size + alignment - 1) / alignment * alignment;
     if (!spare_) spare_ = std::malloc(spare_bytes);
-    if (void* data = std::aligned_alloc(alignment, whole)) return data;
+    if (void* data = take(size)) return data;
     release_cache();
-    if (void* data = std::aligned_alloc(alignment, whole)) return data;
+    if (void* data = take(size)) return data;
     std::free(std::exchange(spare_, nullptr));
     limit_ = std::min(limit_, (statistics_.allocated + size) / 8 * 7);
     tell(MemoryAction::out_of_memory, nullptr, size, bytes);

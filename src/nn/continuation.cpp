@@ -30,17 +30,30 @@ namespace {
 
 /// Note [Two rows]: on the CPU a product of a single row sums in another order than one of several (src/ops/cpu/matmul.cpp). A batch of one
 /// row is read as two equal rows, so that its logits are bitwise those of a larger batch, unless oneDNN computes the larger product
-/// (src/ops/cpu/gemm.h).
-Tensor with_a_second_row(const Tensor& x) { return x.size(0) == 1 && x.device() == cpu ? cat({x, x}) : x; }
+/// (src/ops/cpu/gemm.h). A product of a quantised weight has one order (Note [Integer products]): a model that has no other products reads
+/// one row, which takes half the time of all else.
+struct FloatingMatrices final : Visitor {
+  explicit FloatingMatrices(const Module& model) { walk(const_cast<Module&>(model)); }  // visit is not const, but this only reads
+  void on_parameter(const std::string&, Tensor& parameter) override { count += parameter.dims() > 1; }
+  void on_module(const std::string&, Module& module) override {
+    if (const auto* const table = dynamic_cast<const Embedding*>(&module)) count -= table->weight.defined();  // a look-up sums nothing
+  }
+  std::int64_t count = 0;
+};
+
+Tensor with_a_second_row(const Tensor& x, bool is_needed) { return is_needed && x.size(0) == 1 ? cat({x, x}) : x; }
 
 struct Padded {
   Tensor ids;      ///< (N, T), filled up with id 0
   Tensor lengths;  ///< (N)
   std::int64_t longest = 0;
+  bool needs_two = false;  ///< Note [Two rows]
 };
 
-Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t most, std::int64_t vocab, Device device) {
+Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t most, std::int64_t vocab, const Module& model,
+              Device device) {
   Padded result;
+  result.needs_two = device == cpu && FloatingMatrices(model).count > 0;
   std::vector<std::int64_t> lengths;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     lengths.push_back(static_cast<std::int64_t>(rows[i].size()));
@@ -56,8 +69,8 @@ Padded padded(const char* op, const std::vector<TokenIds>& rows, std::int64_t mo
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count * result.longest));
   for (std::size_t i = 0; i < rows.size(); ++i)
     std::copy(rows[i].begin(), rows[i].end(), ids.begin() + static_cast<std::ptrdiff_t>(i) * result.longest);
-  result.ids = with_a_second_row(Tensor::from(ids, {count, result.longest}, device));
-  result.lengths = with_a_second_row(Tensor::from(lengths, {count}, device));
+  result.ids = with_a_second_row(Tensor::from(ids, {count, result.longest}, device), result.needs_two);
+  result.lengths = with_a_second_row(Tensor::from(lengths, {count}, device), result.needs_two);
   return result;
 }
 
@@ -81,6 +94,7 @@ class DecodingGraphs::Reader {
 
   /// Replaces the rows by others and reads them: the logits (B, V) of the first new tokens.
   Tensor read(const Padded& rows, std::int64_t count) {
+    needs_two_ = rows.needs_two;
     const std::int64_t reserved = cache_.reserved();
     cache_.restart(rows.ids.size(0), memory_used(rows.longest));
     // Graphs of ever more shapes would fill the device's memory: beyond a limit all are dropped.
@@ -92,13 +106,13 @@ class DecodingGraphs::Reader {
     return slice(logits, 0, 0, count);
   }
   Tensor next(const Tensor& ids) {
-    const Tensor logits = step({with_a_second_row(ids)});
+    const Tensor logits = step({with_a_second_row(ids, needs_two_)});
     longest_ = std::min(longest_ + 1, cache_.capacity());
     return slice(logits, 0, 0, ids.size(0));
   }
   void select(const Tensor& rows, bool keeps_memory) {
     const std::int64_t reserved = cache_.reserved();
-    cache_.select(with_a_second_row(rows), keeps_memory && rows.size(0) > 1, longest_);
+    cache_.select(with_a_second_row(rows, needs_two_), keeps_memory && rows.size(0) > 1, longest_);
     if (step_ && cache_.reserved() != reserved) step_->forget();
   }
   std::size_t nodes() const { return step_ ? step_->nodes() : 0; }
@@ -113,6 +127,7 @@ class DecodingGraphs::Reader {
 
   KvCache cache_;
   std::int64_t longest_ = 0;  // the longest row in the cache
+  bool needs_two_ = false;    // Padded::needs_two
 
  private:
   Tensor step(const Tensors& inputs) { return step_ ? (*step_)(inputs) : run(inputs); }
@@ -257,7 +272,7 @@ Continuation read_prompts(const DecoderLM& model, const std::vector<TokenIds>& p
     fail("read_prompts", fmt::format("expected max_length in [2, {}], the model's length, but got {}", length, limit));
   if (prompts.empty()) return {};
   const Device device = model.tokens.device();
-  const Padded rows = padded("read_prompts", prompts, limit - 1, model.options.vocab, device);
+  const Padded rows = padded("read_prompts", prompts, limit - 1, model.options.vocab, model, device);
   const auto make = [&] { return std::make_shared<PromptReader>(model, options, rows.ids.size(0), limit); };
   const std::shared_ptr<DecodingGraphs::Reader> reader =
       DecodingGraphs::serve(options.graphs)
@@ -279,7 +294,7 @@ Continuation read_sources(const EncoderDecoder& model, const std::vector<TokenId
     fail("read_sources", fmt::format("expected start in [0, {}) but got {}", model.options.vocab, options.start));
   if (sources.empty()) return {};
   const Device device = model.head.device();
-  const Padded rows = padded("read_sources", sources, length, model.options.vocab, device);
+  const Padded rows = padded("read_sources", sources, length, model.options.vocab, model, device);
   const bool has_graphs = DecodingGraphs::serve(options.graphs);
   const auto make = [&] { return std::make_shared<SourceReader>(model, options, rows.ids.size(0), limit, has_graphs && device != cpu); };
   const std::shared_ptr<DecodingGraphs::Reader> reader =

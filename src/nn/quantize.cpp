@@ -7,6 +7,7 @@
 
 #include "nn/layers.h"
 #include "ops/factory.h"
+#include "ops/pointwise.h"
 
 namespace tern::nn {
 
@@ -47,9 +48,10 @@ void replace_weights(Module& module, const std::function<QuantizedWeight(const T
 }
 
 bool has_finite_scales(const QuantizedWeight& weight) {
-  const std::vector<std::uint8_t> bytes = weight.rows.to_vector<std::uint8_t>();
+  const Tensor rows = contiguous(to(weight.rows, cpu));
+  const auto* const bytes = static_cast<const std::uint8_t*>(rows.view().data);
   const auto step = static_cast<std::size_t>(has_blocks(weight.format) ? block_bytes(weight.format) : row_bytes(weight.format, weight.in));
-  for (std::size_t at = 0; at < bytes.size(); at += step) {
+  for (std::size_t at = 0; at < static_cast<std::size_t>(rows.numel()); at += step) {
     f16 half;
     float scale = 0;
     if (has_blocks(weight.format)) {

@@ -1,12 +1,18 @@
 // The seam between devices: streams of a thread, events, and kernels that one device alone has.
 #include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <limits>
 #include <optional>
+#include <string>
 #include <thread>
 
+#include "backend/memory.h"
 #include "backend/stream.h"
 #include "catch.h"
 #include "message.h"
+#include "skip.h"
 #include "tensor/kernel.h"
 #include "tensor/tensor.h"
 
@@ -110,6 +116,23 @@ TEST_CASE("A part of the context goes back to what it was in whatever order its 
   CHECK(context().stream(cuda(1)).handle == &places[2]);
   other.reset();
   CHECK(context().stream(cuda(1)).handle == nullptr);
+}
+
+TEST_CASE("A large block on the CPU asks for huge pages") {
+  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) test::skip("a system without huge pages on request");
+  constexpr std::size_t bytes = std::size_t{32} << 20;
+  void* const data = backend::allocate(Cpu{}, bytes, Stream{});
+  std::ifstream maps("/proc/self/smaps");
+  std::string flags;
+  bool is_inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) is_inside = begin <= std::uintptr_t(data) && std::uintptr_t(data) < end;
+    if (is_inside && line.starts_with("VmFlags:")) flags = line + ' ';
+  }
+  backend::deallocate(Cpu{}, data, bytes, Stream{});
+  CAPTURE(flags);
+  CHECK(flags.find(" hg ") != flags.npos);
 }
 
 }  // namespace tern

@@ -74,7 +74,7 @@ TEST_CASE("Quantised products of 1 to 70 rows give the reference, each row as it
   constexpr std::int64_t max_rows = 70;
   for (const QuantFormat format : quant_formats)
     for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-             {1, 1}, {3, 33}, {31, 65}, {33, 31}, {64, 32}, {127, 3}, {515, 34}, {1061, 17}}) {
+             {1, 1}, {3, 33}, {31, 65}, {33, 31}, {64, 32}, {127, 3}, {515, 34}, {1061, 17}, {4100, 70}}) {
       INFO(name(format) << " " << in << " -> " << out);
       const std::vector<float> x = numbers(max_rows * in, 1), bias = numbers(out, 2);
       const QuantizedWeight w = quantize(Tensor::from(numbers(out * in, 3), {out, in}), format);
@@ -120,6 +120,8 @@ TEST_CASE("Quantised products keep the largest sums, 16 bits and rows that are n
       const std::vector<float> wide = quantized_linear(cast(narrow, DType::f32), w).to_vector<float>();
       CHECK(cast(quantized_linear(narrow, w), DType::f32).to_vector<float>() ==
             cast(cast(Tensor::from(wide, {3, 40}), dtype), DType::f32).to_vector<float>());
+      const std::vector<float> alone = cast(quantized_linear(slice(narrow, 0, 1, 2), w), DType::f32).to_vector<float>();
+      CHECK(alone == cast(cast(slice(Tensor::from(wide, {3, 40}), 0, 1, 2), dtype), DType::f32).to_vector<float>());
     }
     for (const float fault : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf("")}) {
       x[70 + 69] = fault;
@@ -128,6 +130,7 @@ TEST_CASE("Quantised products keep the largest sums, 16 bits and rows that are n
         if (i / 40 == 1) CHECK(std::isnan(y[i]));
         else CHECK(y[i] == whole[i]);
       }
+      for (const float each : quantized_linear(slice(Tensor::from(x, {3, 70}), 0, 1, 2), w).to_vector<float>()) CHECK(std::isnan(each));
     }
   }
 }

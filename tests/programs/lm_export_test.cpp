@@ -57,7 +57,8 @@ TEST_CASE("tern-lm export --format --out") {
   const nn::DecoderLM model = write_model(source);
   for (const char* format : {"f32", "f16", "bf16", "q8_0", "q4_0"}) {
     INFO(format);
-    CHECK(contains(done(run(lm_program, {"export", source, "--out", file, "--format", format})).out, std::string("model.gguf: GGUF, ") + format));
+    CHECK(contains(done(run(lm_program, {"export", source, "--out", file, "--format", format})).out,
+                   std::string("model.gguf: GGUF, ") + format));
     CHECK(std::string(io::name(io::GgufFile(file).find("blk.0.ffn_up.weight")->format)) == format);
     const models::GgufModel read = models::load_gguf(file);
     CHECK(read.bos == 1);

@@ -61,15 +61,18 @@ struct Bytes {
   static constexpr bool has_zeros = true;
 
   [[gnu::always_inline]] static IntVector dot(IntVector sums, IntVector weights, std::int32_t x) {
+    return dot(sums, weights, IntVector{} + x);
+  }
+  [[gnu::always_inline]] static IntVector dot(IntVector sums, IntVector weights, IntVector x) {
 #if defined(__AVX512VNNI__)
-    return (IntVector)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(x));
+    return (IntVector)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, (__m512i)x);
 #elif defined(__AVXVNNI__) && !defined(__AVX512F__)
-    return (IntVector)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)weights, _mm256_set1_epi32(x));
+    return (IntVector)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)weights, (__m256i)x);
 #elif defined(__AVX512F__)
-    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(_mm512_set1_epi32(x)));
+    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(x));
     return sums;
 #else
-    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(weights), "x"(_mm256_set1_epi32(x)));
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(weights), "x"(x));
     return sums;
 #endif
   }

@@ -1,4 +1,4 @@
-#include "ops/cpu/integer_products.h"
+#include "ops/cpu/row_product.h"
 
 namespace tern::kernels {
 
@@ -34,6 +34,11 @@ void QuantizedLinear::run(Cpu) const {
   dispatch_floats(y.dtype, "quantized_linear", [&]<class S>() {
     if constexpr (!std::is_same_v<S, double>) {
       integers::with_vnni([&]<bool Vnni>() {
+        if constexpr (Vnni && integers::has_row_product) {
+          if (integers::takes_row(x, w))
+            return w.format == QuantFormat::q8_0 ? integers::multiply_row<QuantFormat::q8_0, S>(x, w, bias, y)
+                                                 : integers::multiply_row<QuantFormat::q4_0, S>(x, w, bias, y);
+        }
         if (has_blocks(w.format)) integers::multiply<integers::EightBits<Vnni>, true, S>(x, w, bias, y);
         else if (w.format == QuantFormat::dynamic_int8) integers::multiply<integers::EightBits<Vnni>, false, S>(x, w, bias, y);
         else integers::multiply<integers::SixteenBits<Vnni>, false, S>(x, w, bias, y);
