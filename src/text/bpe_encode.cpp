@@ -12,9 +12,6 @@
 namespace tern::text {
 namespace {
 
-// Bounds on the word cache. Longer words are rare. A full cache is cleared, which costs less than tracking use.
-constexpr std::size_t cached_word_bytes = 64, cached_words = 1 << 17;
-
 constexpr std::int32_t gone = -1;  // the id of a symbol that has been merged into its left neighbour
 
 class Merger {
@@ -91,7 +88,9 @@ class Merger {
 
 class Encoder {
  public:
-  Encoder(const BpeModel& model, EncodeScratch& scratch, std::vector<std::int32_t>& out) : model_(model), scratch_(scratch), out_(out) {}
+  Encoder(const BpeModel& model, EncodeScratch& scratch, std::vector<std::int32_t>& out) : model_(model), scratch_(scratch), out_(out) {
+    if (!scratch.cache) scratch.cache = std::make_unique<WordCache>();
+  }
 
   void encode(std::string_view text, bool has_special) {
     split_words(
@@ -101,25 +100,23 @@ class Encoder {
 
  private:
   void encode_word(std::string_view word) {
-    auto& cache = scratch_.cache;
-    if (word.size() > cached_word_bytes) {
+    if (word.size() > WordCache::max_word_bytes) {
       plain_word(model_, scratch_, word, out_);
       return;
     }
-    if (const auto found = cache.find(word); found != cache.end()) {
-      const auto [begin, count] = found->second;
-      out_.insert(out_.end(), scratch_.cached_ids.begin() + begin, scratch_.cached_ids.begin() + begin + count);
+    const auto key = WordCache::key_of(word);
+    WordCache::Slot& slot = scratch_.cache->slot_of(key);
+    if (slot.key == key) {
+      out_.insert(out_.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
       return;
-    }
-    if (cache.size() >= cached_words) {
-      cache.clear();
-      scratch_.cached_ids.clear();
     }
     const std::size_t old_size = out_.size();
     plain_word(model_, scratch_, word, out_);
-    const auto begin = static_cast<std::uint32_t>(scratch_.cached_ids.size());
-    scratch_.cached_ids.insert(scratch_.cached_ids.end(), out_.begin() + static_cast<std::ptrdiff_t>(old_size), out_.end());
-    cache.emplace(word, std::pair(begin, static_cast<std::uint32_t>(out_.size() - old_size)));
+    if (const std::size_t count = out_.size() - old_size; count <= WordCache::max_ids) {
+      slot.key = key;
+      std::copy(out_.begin() + static_cast<std::ptrdiff_t>(old_size), out_.end(), slot.ids.begin());
+      slot.count = static_cast<std::uint8_t>(count);
+    }
   }
 
   const BpeModel& model_;
@@ -174,13 +171,18 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, const EncodeO
   std::vector<std::int32_t> ids;
   if (options.dropout == 0) {
     ids.reserve(text.size() / 3);
-    // One thread at a time uses the cache; others encode without it rather than wait.
-    if (std::unique_lock lock(model_->scratch_mutex, std::try_to_lock); lock) {
-      Encoder(*model_, model_->scratch, ids).encode(text, options.special_tokens);
-    } else {
-      EncodeScratch scratch;
-      Encoder(*model_, scratch, ids).encode(text, options.special_tokens);
+    std::unique_ptr<EncodeScratch> scratch;
+    {
+      const std::lock_guard lock(model_->scratch_mutex);
+      if (!model_->scratches.empty()) {
+        scratch = std::move(model_->scratches.back());
+        model_->scratches.pop_back();
+      }
     }
+    if (!scratch) scratch = std::make_unique<EncodeScratch>();
+    Encoder(*model_, *scratch, ids).encode(text, options.special_tokens);
+    const std::lock_guard lock(model_->scratch_mutex);
+    model_->scratches.push_back(std::move(scratch));
     return ids;
   }
   EncodeScratch scratch;

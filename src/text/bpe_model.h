@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -143,6 +144,36 @@ struct MergeRule {
   std::int32_t id = 0;  // of the merged token
 };
 
+// The ids of words of at most max_word_bytes bytes and max_ids ids, a cache line each: a look-up touches one. A word takes the place of
+// another one with the same hash, so that memory is 4 MiB and the frequent words stay.
+class WordCache {
+ public:
+  static constexpr std::size_t max_word_bytes = 23, max_ids = 9;
+
+  struct alignas(64) Slot {
+    std::array<std::uint64_t, 3> key{};  // the word's bytes, zeros, and its size in the last byte; no word has the key 0
+    std::array<std::int32_t, max_ids> ids{};
+    std::uint8_t count = 0;
+  };
+
+  // The key of a word, and the slot of a key, which has the ids if it has the key.
+  static std::array<std::uint64_t, 3> key_of(std::string_view word) noexcept {
+    std::array<std::uint64_t, 3> key{};
+    std::memcpy(key.data(), word.data(), word.size());
+    key[2] |= static_cast<std::uint64_t>(word.size()) << 56;
+    return key;
+  }
+  Slot& slot_of(const std::array<std::uint64_t, 3>& key) noexcept {
+    std::uint64_t hash = key[0] * 0x9E3779B97F4A7C15u;
+    hash = ((hash ^ (hash >> 32)) + key[1]) * 0xBF58476D1CE4E5B9u;
+    hash = ((hash ^ (hash >> 32)) + key[2]) * 0x94D049BB133111EBu;
+    return slots_[static_cast<std::size_t>(hash >> 48)];
+  }
+
+ private:
+  std::vector<Slot> slots_ = std::vector<Slot>(std::size_t{1} << 16);
+};
+
 // The buffers of an encoding, and a cache of words.
 struct EncodeScratch {
   struct Symbol {
@@ -156,12 +187,11 @@ struct EncodeScratch {
   std::optional<PreTokenizer> words;  // of the model's expression, set by the first text
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
-  std::vector<Candidate> dropped;                            // left out of this step by dropout, candidates again in the next
-  StringMap<std::pair<std::uint32_t, std::uint32_t>> cache;  // word -> begin and count in cached_ids
-  std::vector<std::int32_t> cached_ids;
+  std::vector<Candidate> dropped;  // left out of this step by dropout, candidates again in the next
+  std::unique_ptr<WordCache> cache;
 };
 
-// The state of a tokenizer. Immutable once finish() has run, apart from `scratch`, which does not affect results.
+// The state of a tokenizer. Immutable once finish() has run, apart from `scratches`, which do not affect results.
 struct BpeModel {
   std::vector<std::string> tokens;  // by id; the first `model_tokens` are the vocabulary's, the others added tokens
   std::size_t model_tokens = 0;
@@ -190,8 +220,9 @@ struct BpeModel {
   }
   AddedMatcher first_pass, second_pass;
 
+  // The buffers and caches of encodings that have ended, for the next ones: as many as there were encodings at once.
   mutable std::mutex scratch_mutex;
-  mutable EncodeScratch scratch;
+  mutable std::vector<std::unique_ptr<EncodeScratch>> scratches;
 
   // Sets `ids`. Tokens may not be added or moved afterwards.
   void index_tokens();

@@ -84,8 +84,8 @@ bool is_surely_nfc(std::string_view text) {
   return true;
 }
 
-std::string nfc(std::string_view text) {
-  std::string out;
+// Appends text without a line break but at its end.
+static void append_nfc(std::string& out, std::string_view text) {
   while (!text.empty()) {
     const std::string_view valid = text.substr(0, composing_size(text));
     text.remove_prefix(valid.size());
@@ -102,6 +102,18 @@ std::string nfc(std::string_view text) {
     const std::size_t other = decode_utf8(text).size;
     out += text.substr(0, other);
     text.remove_prefix(other);
+  }
+}
+
+// Nothing composes with a line break, and most lines stay as they are.
+std::string nfc(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, std::min(text.size(), text.find('\n')) + 1);
+    text.remove_prefix(line.size());
+    if (is_surely_nfc(line)) out += line;
+    else append_nfc(out, line);
   }
   return out;
 }
