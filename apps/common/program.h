@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -110,6 +111,20 @@ inline double quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+/// Bounds of a share.
+struct Interval {
+  double low = 0, high = 1;
+};
+/// The 95% confidence interval of a share, `correct` of `answers`, by Wilson (1927), which is valid also near 0 and 1.
+inline Interval wilson(std::int64_t correct, std::int64_t answers) {
+  constexpr double z = 1.959963984540054;
+  const auto n = static_cast<double>(answers);
+  const double p = static_cast<double>(correct) / n, shrunk = 1 + z * z / n;
+  const double middle = (p + z * z / (2 * n)) / shrunk;
+  const double half = z / shrunk * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n));
+  return {std::max(middle - half, 0.0), std::min(middle + half, 1.0)};  // clamps rounding errors
 }
 
 }  // namespace tern::apps

@@ -14,6 +14,7 @@
 #include "models/gguf.h"
 #include "models/hugging_face.h"
 #include "nn/low_rank.h"
+#include "text/chat_template.h"
 #include "train/precision.h"
 
 namespace tern::lm {
@@ -106,9 +107,11 @@ LanguageModel read_directory(const std::string& path, const LoadOptions& load) {
   if (const fs::path generation = directory / "generation_config.json"; fs::exists(generation, ignored))
     for (const std::int64_t id : ids_of(io::read_json(generation), "eos_token_id"))
       if (std::find(result.ends.begin(), result.ends.end(), id) == result.ends.end()) result.ends.push_back(id);
-  if (const fs::path file = directory / "tokenizer_config.json"; fs::exists(file, ignored))
-    if (const io::JsonObject of_tokenizer = io::read_json(file); of_tokenizer.contains("chat_template"))
-      result.chat_template = of_tokenizer.get_string("chat_template");
+  constexpr std::size_t most = std::size_t{1} << 24;
+  if (const fs::path file = directory / "chat_template.jinja"; fs::exists(file, ignored))
+    result.chat_template = io::read_file(file.string(), most);
+  else if (const std::string tokenizer = (directory / "tokenizer_config.json").string(); fs::exists(tokenizer, ignored))
+    result.chat_template = text::chat_template_of(io::read_file(tokenizer, most), tokenizer);
   result.begin = ids_of(config, "bos_token_id");
   const std::int64_t vocab = result.model.options.vocab;
   for (std::vector<std::int64_t>* ids : {&result.begin, &result.ends})

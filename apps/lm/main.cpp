@@ -10,5 +10,8 @@ int main(int argc, char** argv) {
   tern::lm::add_train(app);
   tern::lm::add_replay(app);
   tern::lm::add_export(app);
+  tern::lm::add_sample(app);
+  tern::lm::add_chat(app);
+  tern::lm::add_evaluate(app);
   return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --length, --width or --layers");
 }

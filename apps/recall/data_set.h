@@ -60,20 +60,6 @@ struct Score {
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(answers); }
 };
 
-struct Interval {
-  double low = 0, high = 1;
-};
-
-/// The 95% confidence interval of an accuracy by Wilson (1927), which is valid also near 0 and 1.
-inline Interval wilson(const Score& score) {
-  constexpr double z = 1.959963984540054;
-  const auto n = static_cast<double>(score.answers);
-  const double p = score.accuracy(), shrunk = 1 + z * z / n;
-  const double middle = (p + z * z / (2 * n)) / shrunk;
-  const double half = z / shrunk * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n));
-  return {std::max(middle - half, 0.0), std::min(middle + half, 1.0)};  // clamps rounding errors
-}
-
 /// The mean loss of the targets of one kind, and its lower bound for any model, which is above 0 for random targets.
 struct TargetLoss {
   std::string name;            ///< key in summary.json: "known_value"

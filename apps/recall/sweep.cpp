@@ -82,7 +82,7 @@ Run measure(const Options& options, Device device, bool shows_progress, const st
   train::Trainer& trainer = training.trainer();
   trainer.run();
   const Score score = training.test();
-  const Interval interval = wilson(score);
+  const apps::Interval interval = apps::wilson(score.correct, score.answers);
   const std::vector<Score> longer = training.test_longer();
   const auto accuracy = [&](std::size_t i) { return i < longer.size() ? std::optional(longer[i].accuracy()) : std::nullopt; };
   return {.task = options.task,

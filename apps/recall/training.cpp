@@ -279,7 +279,7 @@ void train(const Options& options) {
   if (!ranks.is_first()) return;
 
   const Score score = training.test();
-  const Interval interval = wilson(score);
+  const apps::Interval interval = apps::wilson(score.correct, score.answers);
   io::JsonObject summary;
   summary.set("preset", options.preset).set("task", options.task).set("device", to_string(device));
   summary.set("precision", options.precision).set("use_fused_kernel", options.use_fused_kernel).set("params", params);

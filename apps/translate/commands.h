@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/conversation.h"
 #include "translate/translator.h"
 
 // The subcommands of tern-translate.
@@ -24,14 +25,11 @@ struct SearchOptions : apps::Processors {
 /// Loads the runs, with a message for those whose training has not finished. Throws UsageError if their tokenizers or languages differ.
 std::vector<Translator> load_models(const SearchOptions& options);
 
-struct DecodeOptions : SearchOptions {
+struct DecodeOptions : SearchOptions, apps::Sampling {
   std::string src_file;         ///< file of the lines, plain or gzip; empty for the standard input
   std::int64_t batch_size = 0;  ///< 0: 64 on a CPU, 512 on a GPU
   std::int64_t n_best = 0;      ///< translations of each line, with scores; 0: one, without a score
   bool sample = false;
-  double temperature = 1, top_p = 1;
-  std::int64_t top_k = 0;
-  std::uint64_t seed = 1;
   bool statistics = false;
 };
 

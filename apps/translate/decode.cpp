@@ -70,11 +70,7 @@ nn::GenerateOptions search_options(const DecodeOptions& options) {
   result.n_best = std::max<std::int64_t>(options.n_best, 1);
   if (options.sample) {
     if (options.beam > 1) throw apps::UsageError("--sample: draws each translation for itself; leave out --beam");
-    result.search = nn::Search::sample;
-    result.temperature = options.temperature;
-    result.top_k = options.top_k;
-    result.top_p = options.top_p;
-    result.seed = options.seed;
+    apps::set_sampling(result, options);
     return result;
   }
   if (result.n_best > options.beam)

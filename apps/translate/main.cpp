@@ -97,13 +97,7 @@ void add_decode(CLI::App& app) {
   apps::add_option(*command, "--n-best", options->n_best, "print so many translations of a line, as \"number ||| translation ||| score\"",
                    apps::whole_number(1, 1'000'000), "N");
   command->add_flag("--sample", options->sample, "draw tokens by their probabilities");
-  apps::add_value(*command, "--temperature", options->temperature, "of samples: below 1 for the probable, 0 for greedy",
-                  apps::real_number(0, 1e6), "X");
-  apps::add_value(*command, "--top-k", options->top_k, "draw from the k most probable tokens, 0 for all", apps::whole_number(0, 1'000'000),
-                  "N");
-  apps::add_value(*command, "--top-p", options->top_p, "draw from the fewest tokens with this probability together",
-                  apps::real_number(1e-9, 1), "X");
-  apps::add_value(*command, "--seed", options->seed, "of samples", apps::seed_value(), "N");
+  apps::add_sampling_options(*command, *options);
   apps::add_option(*command, "--batch-size", options->batch_size,
                    "sentences decoded together; does not change the output (64 on a CPU, 512 on a GPU)", apps::whole_number(1, 1'000'000),
                    "N");

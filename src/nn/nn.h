@@ -5,6 +5,7 @@
 #include "nn/generate.h"
 #include "nn/init.h"
 #include "nn/layers.h"
+#include "nn/likelihood.h"
 #include "nn/low_rank.h"
 #include "nn/mixer.h"
 #include "nn/module.h"

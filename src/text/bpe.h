@@ -80,18 +80,25 @@ class Tokenizer {
   std::shared_ptr<const BpeModel> model_;
 };
 
-/// Decodes tokens that come one by one: the texts, joined, are Tokenizer::decode of all of them.
+/// Decodes tokens that come one by one: the texts, joined, are Tokenizer::decode of all of them, up to the first `stop` in it.
 class IncrementalDecoder {
  public:
-  explicit IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}  ///< before the first token
-  /// Text that a token completes: bytes that may be the beginning of a character of UTF-8 wait for its end. Throws as decode does.
+  /// Before the first token; the text has no end if `stop` is "".
+  explicit IncrementalDecoder(const Tokenizer& tokenizer, std::string stop = "") : tokenizer_(tokenizer), stop_(std::move(stop)) {}
+  /// Text that a token completes: bytes that may be the beginning of a character of UTF-8, or of `stop`, wait for its end. Throws as decode
+  /// does.
   std::string add(std::int32_t id);
-  /// The bytes that wait, as U+FFFD; "" if there are none.
+  /// What waits, with bytes of a character that is not complete as U+FFFD.
   std::string end();
+  bool has_ended() const noexcept { return has_ended_; }  ///< true after `stop`
 
  private:
+  std::string before_stop(bool is_last);
+
   Tokenizer tokenizer_;
-  std::string bytes_;  // of a character that is not complete
+  std::string stop_;
+  std::string bytes_, text_;  // of a character that is not complete, and text that may begin with `stop`
+  bool has_ended_ = false;
 };
 
 /// Encodes the lines of a corpus anew for each epoch, with BPE-dropout (EncodeOptions). The lines are split into words once, and a word

@@ -212,12 +212,32 @@ std::string IncrementalDecoder::add(std::int32_t id) {
     const std::string end = bytes_.substr(bytes_.size() - n);
     if (decode_utf8(end + '\x80').size > n || decode_utf8(end + '\xbf').size > n) whole = bytes_.size() - n;
   }
-  std::string text = utf8_lossy(std::string_view(bytes_).substr(0, whole));
+  text_ += utf8_lossy(std::string_view(bytes_).substr(0, whole));
   bytes_.erase(0, whole);
-  return text;
+  return before_stop(false);
 }
 
-std::string IncrementalDecoder::end() { return utf8_lossy(std::exchange(bytes_, {})); }
+std::string IncrementalDecoder::end() {
+  text_ += utf8_lossy(std::exchange(bytes_, {}));
+  return before_stop(true);
+}
+
+std::string IncrementalDecoder::before_stop(bool is_last) {
+  if (has_ended_) return "";
+  std::size_t ready = text_.size();
+  if (const std::size_t at = stop_.empty() ? std::string::npos : text_.find(stop_); at != std::string::npos) {
+    ready = at;
+    has_ended_ = true;
+  }
+  for (std::size_t n = std::min(ready, stop_.size()); n > 0 && !has_ended_ && !is_last; --n)
+    if (text_.ends_with(std::string_view(stop_).substr(0, n))) {
+      ready -= n;
+      break;
+    }
+  std::string text = text_.substr(0, ready);
+  text_.erase(0, ready);
+  return text;
+}
 
 std::size_t Tokenizer::vocab_size() const noexcept { return model_->tokens.size(); }
 

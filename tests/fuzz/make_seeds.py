@@ -83,6 +83,8 @@ def main():
                                  b"  (max (maxr a) (sum (scale -0.25 (exp w)))) => (relu (sub a (log (narrow w)))) ; exact # and more\n")
     chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}<|im_start|>system\\nBe brief.<|im_end|>"
     turns = "{{ bos_token + '[INST] <<SYS>>' + content.strip() + ' [/INST]' }}{{ ' ' + content|trim + ' ' + eos_token + ' ' }}loop.last and system_message"
+    write("choice", "number", json.dumps({"ind": 3, "ctx": "A dog", "endings": ["runs.", "flies."], "label": 1}))
+    write("choice", "text", json.dumps({"label": "0", "endings": ["\u00fc", "b", "c", "d"], "ctx": ""}))
     write("chat", "chatml", json.dumps({"chat_template": chatml, "eos_token": "</s>"}))
     write("chat", "named", json.dumps({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": turns}]}))
     write("chat", "turns", turns)

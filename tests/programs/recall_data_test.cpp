@@ -6,6 +6,7 @@
 
 #include "backend/error.h"
 #include "catch.h"
+#include "common/program.h"
 #include "recall/data_set.h"
 
 using namespace tern::recall;
@@ -183,12 +184,12 @@ TEST_CASE("What a recall example's targets can be known from") {
 
 TEST_CASE("Wilson's interval") {
   // R: prop.test(81, 263, correct = FALSE), Wilson's own example.
-  const Interval interval = wilson({.correct = 81, .answers = 263});
+  const tern::apps::Interval interval = tern::apps::wilson(81, 263);
   CHECK(interval.low == Approx(0.2553).margin(1e-4));
   CHECK(interval.high == Approx(0.3662).margin(1e-4));
-  CHECK(wilson({.correct = 0, .answers = 10}).low == Approx(0).margin(1e-12));
-  CHECK(wilson({.correct = 10, .answers = 10}).low == Approx(0.7225).margin(1e-4));
-  for (std::int64_t answers : {1, 2, 3, 10, 5000}) CHECK(wilson({.correct = answers, .answers = answers}).high <= 1);
+  CHECK(tern::apps::wilson(0, 10).low == Approx(0).margin(1e-12));
+  CHECK(tern::apps::wilson(10, 10).low == Approx(0.7225).margin(1e-4));
+  for (std::int64_t answers : {1, 2, 3, 10, 5000}) CHECK(tern::apps::wilson(answers, answers).high <= 1);
 }
 
 TEST_CASE("Harder examples have five sizes in turn, and longer ones for the test") {

@@ -237,6 +237,19 @@ TEST_CASE("tokens that come one by one are decoded as all at once, a character w
   CHECK(pieces(tokenizer.encode("\xed\xa0z")) == std::vector<std::string>{"", "\ufffd\ufffd", "z", ""});  // a surrogate
   CHECK(pieces({0, tokenizer.encode("b")[0], 0}) == std::vector<std::string>{"", "b", "", ""});
 
+  const auto until = [&](const std::string& text, const std::string& stop) {
+    IncrementalDecoder decoder(tokenizer, stop);
+    std::vector<std::string> result;
+    for (const std::int32_t id : tokenizer.encode(text)) result.push_back(decoder.add(id));
+    result.push_back(decoder.end());
+    CHECK(decoder.has_ended() == (text.find(stop) != std::string::npos));
+    return result;
+  };
+  CHECK(until("xa" + euro + "bc", euro + "b") == std::vector<std::string>{"x", "a", "", "", "", "", "", ""});
+  CHECK(until("aabx", "ab") == std::vector<std::string>{"", "a", "", "", ""});
+  CHECK(until("aab", "abc") == std::vector<std::string>{"", "a", "", "ab"});
+  CHECK(until("ac", "ab") == std::vector<std::string>{"", "ac", ""});
+
   SplitMix64 random{9};
   for (int round = 0; round < 2000; ++round) {
     Ids ids;
