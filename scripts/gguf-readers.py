@@ -3,7 +3,7 @@
 build/cpu/tests/test-models, writes random models of four shapes as GGUF and for transformers, with their logits. Then Python's gguf reads
 every field and tensor and compares the f32 files' tensors with the safetensors and dequantises the others as the reader here does;
 transformers computes the logits of the Hugging Face directories; llama.cpp, of a source tree and a static build of it with CMake, those of
-the GGUF files, in float32 where it can, and the ids of its tokenizer. Needs gguf, numpy, safetensors, torch, transformers, tokenizers."""
+the GGUF files, in float32 where it can, the ids of its tokenizer, and what llama-quantize makes of the f32 files. Needs gguf, numpy, safetensors, torch, transformers, tokenizers."""
 import argparse
 import pathlib
 import subprocess
@@ -148,8 +148,18 @@ def llama(places, out):
                   f"{other:.4f} there, {base:.4f} in f32")
             if kind == "f32" and shape != "gpt2":  # its gelu is a table in f16
                 failed |= apart > 1e-4
+    same = all_tensors = 0
+    for shape in SHAPES:  # --pure: the head too, which is q8_0 in our q4_0 files
+        for kind in ("q8_0", "q4_0"):
+            subprocess.run([build / "bin/llama-quantize", "--pure", out / f"{shape}.f32.gguf", out / "theirs.gguf", kind], check=True, capture_output=True)
+            theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(out / "theirs.gguf").tensors}
+            for tensor in gguf.GGUFReader(out / f"{shape}.{kind}.gguf").tensors:
+                if kind == "q8_0" or tensor.tensor_type.name != "Q8_0":
+                    all_tensors += 1
+                    same += tensor.data.tobytes() == theirs[tensor.name].data.tobytes()
+    print(f"llama-quantize: {same} of {all_tensors} tensors have the bytes that it gives the f32 file's")
     print(f"llama.cpp: ids of {equal} of {compared} texts are those of tokenizers")
-    return failed or equal < compared
+    return failed or equal < compared or same < all_tensors
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #include "io/safetensors_header.h"
 #include "models/hugging_face.h"
 #include "nn/layers.h"
+#include "ops/attention.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/quantize.h"
@@ -284,6 +285,13 @@ void save_gguf(const nn::DecoderLM& model, const text::Tokenizer& tokenizer, con
   io::write_gguf(path, metadata, entries, [&](std::size_t i) { return contents[i](); });
 }
 
+/// A parameter of the model that is no matrix.
+static Tensor parameter_of(const nn::DecoderLM& model, const std::string& path) {
+  for (const NamedTensor& entry : nn::named_parameters(model))
+    if (entry.name == path) return entry.tensor.detach();
+  fail("load_gguf", fmt::format("expected a parameter {} but found none", quote_name(path)));
+}
+
 nn::DecoderLMOptions gguf_shape(const std::string& path) { return read_config(io::GgufFile(path)).options; }
 
 GgufModel load_gguf(const std::string& path, const GgufOptions& options) {
@@ -313,16 +321,28 @@ GgufModel load_gguf(const std::string& path, const GgufOptions& options) {
 
   const NoGrad unrecorded;
   const ScopedValue<Generator> restored(context().generator, context().generator);  // the initialisation draws from it
-  nn::DecoderLM model(o);
+  // Layers are made one by one, and matrices take the file's tensors: a model of blocks never has all of its float32 weights in memory.
+  nn::DecoderLMOptions bare = o;
+  bare.vocab = 1;
+  bare.layers = 0;
+  nn::DecoderLM model(bare);
+  model.options = o;
   nn::to(model, options.dtype);
-  const Matrices matrices(model);
-  std::map<std::string, Tensor> parameters;
-  for (const NamedTensor& entry : nn::named_parameters(model)) parameters.emplace(entry.name, entry.tensor.detach());
+  std::map<std::string, Matrix> matrices = Matrices(model).by_name;
+  const Tensor rope =
+      o.positions == nn::Positions::rotary ? rope_table(o.length, head_dim(o), o.rope_base, o.device, o.rope_scaling) : Tensor();
+  const auto add_layer = [&] {
+    model.blocks.emplace_back(o, false, rope, static_cast<std::int64_t>(model.blocks.size()));
+    nn::to(model.blocks.back(), options.dtype);
+    matrices = Matrices(model).by_name;  // those of all layers may have moved
+  };
   bool has_blocks = false;
   const std::vector<TensorName> names = detail::tensor_names(config);
   for (std::size_t i = 0, end = 0; i < names.size(); i = end) {
     const std::string& ours = names[i].ours;
-    bool keeps_blocks = !options.dequantizes && matrices.by_name.contains(ours) && is_quantized(entries[i]->format);
+    if (ours.starts_with(fmt::format("blocks.{}.", model.blocks.size()))) add_layer();
+    const bool is_matrix = matrices.contains(ours);
+    bool keeps_blocks = !options.dequantizes && is_matrix && is_quantized(entries[i]->format);
     for (end = i; end < names.size() && names[end].ours == ours; ++end)
       keeps_blocks = keeps_blocks && entries[end]->format == entries[i]->format;
     Tensors parts;
@@ -336,20 +356,21 @@ GgufModel load_gguf(const std::string& path, const GgufOptions& options) {
                                         name(part.dtype())));
       parts.push_back(keeps_blocks ? part : cast(part, options.dtype));
     }
-    const Tensor whole = parts.size() == 1 ? parts[0] : cat(parts, 0);
-    if (!keeps_blocks) {
-      copy_(parameters.at(ours), whole);
+    const Tensor whole = to(parts.size() == 1 ? parts[0] : cat(parts, 0), options.device);
+    if (!is_matrix) {
+      copy_(parameter_of(model, ours), whole);
       continue;
     }
-    has_blocks = true;
-    const QuantizedWeight weight{blocks_of(entries[i]->format), entries[i]->shape[1], to(whole, options.device)};
-    for (const char* owner : {ours.c_str(), ours == "tokens.weight" && o.tied_head ? "head.weight" : ""}) {
-      if (*owner == 0) continue;
-      const Matrix& matrix = matrices.by_name.at(owner);
-      *matrix.quantized = {weight, quantized_linear, quantized_embedding};
-      *matrix.weight = {};
-    }
-    parameters.erase(ours);
+    has_blocks = has_blocks || keeps_blocks;
+    Tensor weight = keeps_blocks ? Tensor() : whole;
+    if (!keeps_blocks) weight.set_requires_grad();
+    const QuantizedWeight blocks{blocks_of(entries[i]->format), entries[i]->shape.back(), whole};
+    const auto set = [&](const Matrix& matrix) {
+      *matrix.weight = weight;
+      if (keeps_blocks) *matrix.quantized = {blocks, quantized_linear, quantized_embedding};
+    };
+    set(matrices.at(ours));
+    if (o.tied_head && ours == "tokens.weight") set(matrices.at("head.weight"));
   }
   if (const std::string bad = nn::find_bad_scale(model); !bad.empty())
     throw io::FileError(fmt::format("{}: expected finite scales of blocks but {} has others", file.path(), quote_name(bad)));

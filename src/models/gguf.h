@@ -20,7 +20,8 @@ struct GgufSaveOptions {
 /// convert_hf_to_gguf.py. Formats of tensors are those of its llama-quantize, but that a q4_0 file has q8_0, not q6_K, for the head, or for
 /// the token table that is the head. Rows that are no whole blocks of 32 are f16. A quantised weight keeps its blocks if they are of the
 /// format; others are dequantised first. Throws Error for a model of another shape, an activation that llama.cpp does not compute, a
-/// tokenizer of more tokens than the model or with words that it does not know, FileError, and DiskError: the old file then stays.
+/// tokenizer of more tokens than the model or with words that it does not know (NFC is left to the caller), FileError, and DiskError: the
+/// old file then stays.
 void save_gguf(const nn::DecoderLM& model, const text::Tokenizer& tokenizer, const std::string& path, const GgufSaveOptions& options = {});
 
 /// Options of load_gguf.
