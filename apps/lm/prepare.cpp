@@ -1,340 +1,50 @@
-// tern-lm prepare: text of any size to shards of tokens, in one pass over the text and in bounded memory.
-//
-// Note [Pieces]
-// The text is read in pieces (text/piece_reader.h), which threads encode and this one writes in order. All that decides a byte of the
-// output is a function of the text and the options: pieces, their order, which of them go to validation, and the ends of shards, which are
-// ends of pieces. progress.json says after each shard how many pieces of which file are in the shards so far. A preparation that was cut
-// short reads on from there, and writes the same bytes as one that was not.
-#include <deque>
-#include <future>
-#include <optional>
+// tern-lm prepare: text of any size to shards of tokens (data/prepare.h).
+#include "data/prepare.h"
+
 #include <thread>
+#include <utility>
 
 #include "common/program.h"
-#include "io/files.h"
-#include "io/json_object.h"
 #include "lm/commands.h"
-#include "lm/data.h"
-#include "text/data_error.h"
-#include "text/input_file.h"
-#include "text/piece_reader.h"
-#include "text/unicode.h"
 
 namespace tern::lm {
 namespace {
 
-namespace fs = std::filesystem;
+using data::PrepareOptions;
 
-constexpr const char* new_end_of_text = "<|endoftext|>";
-constexpr std::size_t most_piece_bytes = std::size_t{1} << 16, least_piece_bytes = std::size_t{1} << 10;
-constexpr std::size_t most_sample_bytes = std::size_t{32} << 20;  // of the text that a tokenizer is trained on
-
-struct PrepareOptions {
-  std::vector<std::string> text, valid;
-  std::string out, tokenizer, field;
-  std::int64_t vocab = 32768, shard_tokens = 100'000'000;
-  double valid_share = 0.01;
-  int threads = 0;
-};
-
-/// A file of text.
-struct Input {
-  std::string path;
-  bool is_valid = false, is_jsonl = false;
-  std::uint64_t size = 0;  // of the file
-};
-
-/// The tokens of a piece, and the bytes of its documents.
-struct Encoded {
-  std::vector<std::int32_t> ids;
-  std::int64_t bytes = 0;
-};
-
-/// Shards that are written, and how far they go: what progress.json says.
-struct State {
-  std::int64_t input = 0, pieces = 0;                  // the next input, and the pieces of it that are in the shards
-  std::int64_t tokens[2] = {0, 0}, bytes[2] = {0, 0};  // of training and validation
-  io::JsonObject shards;
-};
-
-class Preparation {
- public:
-  explicit Preparation(const PrepareOptions& options) : options_(options), lock_(checked(options.out)) {
-    for (const bool is_valid : {false, true})
-      for (const std::string& path : is_valid ? options.valid : options.text) {
-        fs::path name = path;
-        if (name.extension() == ".gz" || name.extension() == ".zst") name = name.stem();
-        const bool is_jsonl = !options.field.empty() || name.extension() == ".jsonl" || name.extension() == ".ndjson";
-        inputs_.push_back({path, is_valid, is_jsonl, text::InputFile(path).size()});
-        all_bytes_ += inputs_.back().size;
-      }
-    piece_bytes_ = std::clamp(static_cast<std::size_t>(static_cast<double>(all_bytes_) * options.valid_share / 8), least_piece_bytes,
-                              most_piece_bytes);
-    begin();
-  }
-
-  void run() {
-    const text::Tokenizer tokenizer = make_tokenizer();
-    const text::Tokenizer* const encoder = &tokenizer;
-    end_of_text_ = -1;
-    for (const char* name : {"<|end_of_text|>", new_end_of_text})
-      if (const auto id = tokenizer.token_to_id(name)) end_of_text_ = *id;
-    token_bytes_ = tokenizer.vocab_size() > 65536 ? 4 : 2;
-    const std::int64_t first = state_.input;
-    for (; state_.input < static_cast<std::int64_t>(inputs_.size()); ++state_.input, state_.pieces = 0) {
-      const Input& input = inputs_[static_cast<std::size_t>(state_.input)];
-      text::PieceReader reader(input.path, input.is_jsonl, piece_bytes_);
-      std::deque<std::future<Encoded>> pending;
-      std::int64_t skip = state_.input == first ? state_.pieces : 0;
-      bool is_ended = false;
-      while (!is_ended || !pending.empty()) {
-        train::require_no_stop("while it prepared data; the same command goes on");
-        text::Piece piece;
-        if (!is_ended && pending.size() < 4 * threads()) {
-          is_ended = !reader.next(piece);
-          if (is_ended || skip-- > 0) continue;
-          pending.push_back(
-              std::async(std::launch::async, [this, encoder, &input, piece = std::move(piece)] { return encode(*encoder, input, piece); }));
-          continue;
-        }
-        write(input, pending.front().get());
-        pending.pop_front();
-        show(reader.read());
-      }
-      done_bytes_ += input.size;
-    }
-    close();
-    finish(tokenizer);
-  }
-
- private:
-  std::string path(const std::string& name) const { return fs::path(options_.out) / name; }
-  std::size_t threads() const {
-    return options_.threads > 0 ? static_cast<std::size_t>(options_.threads) : std::max(1U, std::thread::hardware_concurrency());
-  }
-
-  static bool is_shard(const std::string& name) {
-    return name.ends_with(".bin") && (name.starts_with("train-") || name.starts_with("valid-"));
-  }
-  static bool is_ours(const std::string& name) {
-    return name == "data.json" || name == "progress.json" || name == "tokenizer.json" || is_shard(name);
-  }
-
-  /// The directory, which may hold a preparation that was cut short, and nothing else.
-  static const std::string& checked(const std::string& out) {
-    apps::require_named("--out", out);
-    std::error_code none;
-    bool has_progress = false, has_files = false, has_others = false;
-    for (fs::directory_iterator at(out, none), end; !none && at != end; at.increment(none)) {
-      const std::string name = at->path().filename().string();
-      if (name == "data.json")
-        throw apps::UsageError(fmt::format("--out {}: holds a prepared data set: remove it, or name another directory", out));
-      has_progress = has_progress || name == "progress.json";
-      has_files = has_files || is_ours(name);
-      has_others = has_others || !(is_ours(name) || is_ours(io::temporary_target(name)));
-    }
-    if (has_others || (has_files && !has_progress))
-      throw apps::UsageError(fmt::format("--out {}: expected no directory, or one of prepare, but it holds other files", out));
-    return out;
-  }
-
-  /// What the output is made of, in few characters.
-  std::string made_of() const {
-    std::string text = fmt::format("{} {} {} {}", options_.field, options_.valid_share, options_.shard_tokens,
-                                   options_.tokenizer.empty() ? std::to_string(options_.vocab) : file_checksum(options_.tokenizer));
-    for (const Input& input : inputs_)
-      text +=
-          fmt::format("\n{} {} {} {}", input.is_valid, input.size, fs::last_write_time(input.path).time_since_epoch().count(), input.path);
-    return io::checksum(text);
-  }
-
-  /// Finds the state of a preparation that was cut short, or begins one.
-  void begin() {
-    io::remove_temporaries(options_.out, is_ours);
-    std::error_code none;
-    if (!fs::exists(path("progress.json"), none)) return save(made_of());
-    const io::JsonObject json = io::read_json(path("progress.json"));
-    if (json.get_string("made_of") != made_of()) {
-      apps::say("starts over: the text or the options are others\n");
-      save("nothing");  // until what there was is gone
-      fs::remove(path("tokenizer.json"), none);
-      for (const std::string& name : json.get_object("shards").keys())
-        if (is_shard(name)) fs::remove(path(name), none);
-      return save(made_of());
-    }
-    state_.input = json.get_int("input");
-    state_.pieces = json.get_int("pieces");
-    for (const int part : {0, 1}) {
-      state_.tokens[part] = json.get_int(names[part] + "_tokens");
-      state_.bytes[part] = json.get_int(names[part] + "_bytes");
-    }
-    state_.shards = json.get_object("shards");
-    for (std::int64_t i = 0; i < state_.input; ++i) done_bytes_ += inputs_[static_cast<std::size_t>(i)].size;
-    apps::say("goes on behind {} tokens\n", state_.tokens[0] + state_.tokens[1]);
-  }
-
-  io::JsonObject& add_counts(io::JsonObject& json) const {
-    for (const int part : {0, 1}) json.set(names[part] + "_tokens", state_.tokens[part]);
-    for (const int part : {0, 1}) json.set(names[part] + "_bytes", state_.bytes[part]);
-    return json.set("shards", state_.shards);
-  }
-
-  void save(const std::string& made_of) const {
-    io::JsonObject json;
-    json.set("made_of", made_of).set("input", state_.input).set("pieces", state_.pieces);
-    io::write_json(path("progress.json"), add_counts(json));
-  }
-
-  text::Tokenizer make_tokenizer() const {
-    const std::string file = path("tokenizer.json");
-    if (std::error_code none; !fs::exists(file, none)) {
-      if (options_.tokenizer.empty()) io::write_file_atomically(file, train_tokenizer().to_json());
-      else {
-        static_cast<void>(text::Tokenizer::load(options_.tokenizer));
-        io::write_file_atomically(file, io::read_file(options_.tokenizer, std::size_t{128} << 20));
-      }
-    }
-    return text::Tokenizer::load(file);
-  }
-
-  /// Trains on pieces at equal distances in the text: while they are too much, every second one is dropped.
-  text::Tokenizer train_tokenizer() const {
-    std::vector<std::vector<std::string>> sample;
-    std::size_t bytes = 0, every = 1, number = 0;
-    for (const Input& input : inputs_) {
-      if (input.is_valid) continue;
-      text::PieceReader reader(input.path, input.is_jsonl, piece_bytes_);
-      for (text::Piece piece; reader.next(piece); ++number) {
-        train::require_no_stop("while it prepared data");
-        if (number % every != 0) continue;
-        std::vector<std::string>& documents = sample.emplace_back();
-        for_each_text(input, piece, [&](const std::string& text) {
-          documents.push_back(text);
-          bytes += text.size();
-        });
-        if (bytes <= most_sample_bytes) continue;
-        std::vector<std::vector<std::string>> kept;
-        bytes = 0;
-        for (std::size_t i = 0; i < sample.size(); i += 2)
-          for (const std::string& text : kept.emplace_back(std::move(sample[i]))) bytes += text.size();
-        sample = std::move(kept);
-        every *= 2;
-      }
-    }
-    std::vector<std::string> lines;
-    for (std::vector<std::string>& documents : sample) std::move(documents.begin(), documents.end(), std::back_inserter(lines));
-    sample.clear();
-    apps::say("trains a tokenizer of {} tokens on {:.1f} MB of the text\n", options_.vocab, static_cast<double>(bytes) / 1e6);
-    return text::Tokenizer::train(lines, {.vocab_size = static_cast<std::size_t>(options_.vocab),
-                                          .special_tokens = {new_end_of_text},
-                                          .on_step = [] { train::require_no_stop("while it trained the tokenizer"); }});
-  }
-
-  /// Calls f for the text of each document of a piece.
-  void for_each_text(const Input& input, const text::Piece& piece, const std::function<void(const std::string&)>& f) const {
-    if (input.is_jsonl) text::for_each_document(piece, input.path, options_.field.empty() ? "text" : options_.field, f);
-    else f(piece.text);
-  }
-
-  Encoded encode(const text::Tokenizer& tokenizer, const Input& input, const text::Piece& piece) const {
-    Encoded result;
-    for_each_text(input, piece, [&](const std::string& text) {
-      const std::vector<std::int32_t> ids = tokenizer.encode(text);
-      result.ids.insert(result.ids.end(), ids.begin(), ids.end());
-      result.bytes += static_cast<std::int64_t>(text.size());
-      if (end_of_text_ >= 0 && (input.is_jsonl || piece.ends_document)) result.ids.push_back(end_of_text_);
-    });
-    return result;
-  }
-
-  /// Appends a piece. Of the pieces of training text every so many-th goes to validation, so that these have the share in the bytes.
-  void write(const Input& input, Encoded piece) {
-    const double bytes = static_cast<double>(piece.bytes), valid = static_cast<double>(state_.bytes[1]);
-    const double share = options_.valid.empty() ? options_.valid_share : 0;
-    const bool is_due = share * (static_cast<double>(state_.bytes[0]) + valid + bytes) >= valid + bytes / 2;
-    const int part = input.is_valid || (is_due && share > 0) ? 1 : 0;
-    // What follows in the shard is another place of the document.
-    if (part == 1 && !input.is_valid && end_of_text_ >= 0 && !piece.ids.empty() && piece.ids.back() != end_of_text_)
-      piece.ids.push_back(end_of_text_);
-    std::optional<data::TokenWriter>& writer = writers_[part];
-    if (!piece.ids.empty()) {
-      if (!writer) writer.emplace(path(next_shard(part)), token_bytes_);
-      writer->write(std::span<const std::int32_t>(piece.ids));
-    }
-    state_.tokens[part] += static_cast<std::int64_t>(piece.ids.size());
-    state_.bytes[part] += piece.bytes;
-    ++state_.pieces;
-    if (writer && writer->size() >= options_.shard_tokens) {
-      close();
-      save(made_of());
-    }
-  }
-
-  std::string next_shard(int part) const {
-    const std::vector<std::string> keys = state_.shards.keys();
-    const auto count = std::count_if(keys.begin(), keys.end(), [&](const std::string& name) { return name.starts_with(names[part]); });
-    return fmt::format("{}-{:05}.bin", names[part], count);
-  }
-
-  void close() {
-    for (const int part : {0, 1}) {
-      if (!writers_[part]) continue;
-      writers_[part]->commit();
-      writers_[part].reset();
-      const std::string name = next_shard(part);
-      state_.shards.set(name, file_checksum(path(name)));
-    }
-  }
-
-  void finish(const text::Tokenizer& tokenizer) {
-    progress_.finish();
-    if (state_.tokens[0] == 0) throw text::DataError(fmt::format("{}: expected text to train on but got none", options_.text.front()));
-    if (state_.tokens[1] == 0 && (!options_.valid.empty() || options_.valid_share > 0))
-      throw text::DataError(
-          fmt::format("{}: expected enough text for a part to validate on but got {} bytes: give --valid FILE, or "
-                      "--valid-share 0 for none",
-                      options_.text.front(), state_.bytes[0]));
-    io::JsonObject json;
-    json.set("tern_data", 1).set("vocab", tokenizer.vocab_size()).set("end_of_text", end_of_text_);
-    json.set("tokenizer", file_checksum(path("tokenizer.json")));
-    io::write_json(path("data.json"), add_counts(json));
-    fs::remove(path("progress.json"));
-    const double seconds = train::seconds_now() - begin_, all = static_cast<double>(state_.bytes[0] + state_.bytes[1]);
-    apps::say("{} tokens to train on, {} to validate on, {:.2f} bytes a token, in {}\n",
-              train::grouped(static_cast<double>(state_.tokens[0])), train::grouped(static_cast<double>(state_.tokens[1])),
-              all / static_cast<double>(state_.tokens[0] + state_.tokens[1]), apps::duration(seconds));
-  }
-
-  void show(std::uint64_t read) {
-    if (!progress_.is_due()) return;
-    const double done = static_cast<double>(done_bytes_ + read), all = static_cast<double>(all_bytes_);
-    const double seconds = train::seconds_now() - begin_;
-    progress_.update(fmt::format("{:3.0f}%", 100 * done / all), done / all,
-                     fmt::format(" {:.0f}/{:.0f} MB [{}<{}] {} tokens", done / 1e6, all / 1e6, train::clock_time(seconds),
-                                 train::clock_time(seconds * (all - done) / done),
-                                 train::grouped(static_cast<double>(state_.tokens[0] + state_.tokens[1]))));
-  }
-
-  inline static const std::string names[2] = {"train", "valid"};
-  const PrepareOptions& options_;
-  const io::DirectoryLock lock_;
-  const train::StopSignals signals_;
-  const double begin_ = train::seconds_now();
-  std::vector<Input> inputs_;
-  std::uint64_t all_bytes_ = 0, done_bytes_ = 0;
-  std::size_t piece_bytes_ = most_piece_bytes;
-  State state_;
-  std::optional<data::TokenWriter> writers_[2];
-  std::int32_t end_of_text_ = -1;
-  int token_bytes_ = 2;
-  train::ProgressLine progress_;
-};
+void run(PrepareOptions options) {
+  apps::require_named("--out", options.out);
+  const train::StopSignals signals;
+  const double begin = train::seconds_now();
+  train::ProgressLine line;
+  bool is_first = true;
+  options.on_progress = [&](const data::PrepareProgress& progress) {
+    if (std::exchange(is_first, false) && progress.tokens > 0)
+      line.print(fmt::format("goes on behind {} tokens", train::grouped(static_cast<double>(progress.tokens))));
+    train::require_no_stop("while it prepared data; the same command goes on");
+    if (!line.is_due()) return;
+    const double done = static_cast<double>(progress.bytes), all = static_cast<double>(progress.all_bytes),
+                 seconds = train::seconds_now() - begin;
+    const std::string what = progress.trains_tokenizer ? "tokenizer" : "tokens";
+    line.update(fmt::format("{} {:3.0f}%", what, 100 * done / all), done / all,
+                fmt::format(" {:.0f}/{:.0f} MB [{}] {} tokens", done / 1e6, all / 1e6, train::clock_time(seconds),
+                            train::grouped(static_cast<double>(progress.tokens))));
+  };
+  data::prepare(options);
+  line.finish();
+  const data::PreparedData data = data::PreparedData::open(options.out);
+  apps::say("{} tokens to train on, {} to validate on, {:.2f} bytes a token, in {}\n",
+            train::grouped(static_cast<double>(data.train.size())), train::grouped(static_cast<double>(data.valid.size())),
+            static_cast<double>(data.train_bytes + data.valid_bytes) / static_cast<double>(data.train.size() + data.valid.size()),
+            apps::duration(train::seconds_now() - begin));
+}
 
 }  // namespace
 
 void add_prepare(CLI::App& app) {
   auto* command = app.add_subcommand("prepare", "encode text into the tokens that train reads");
   const auto options = std::make_shared<PrepareOptions>();
+  options->threads = 0;
   command
       ->add_option("text", options->text, "text files, plain or compressed by gzip or zstd, each one document; *.jsonl: a document a line")
       ->required()
@@ -354,7 +64,10 @@ void add_prepare(CLI::App& app) {
                   apps::whole_number(1, 1'000'000'000), "N");
   apps::add_option(*command, "--threads", options->threads, "CPU threads (default: one for each processor)", apps::whole_number(1, 1024),
                    "N");
-  command->callback([options] { Preparation(*options).run(); });
+  command->callback([options] {
+    if (options->threads == 0) options->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    run(*options);
+  });
 }
 
 }  // namespace tern::lm

@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "lm/data.h"
+#include "data/prepare.h"
 #include "lm/options.h"
 #include "nn/transformer.h"
 #include "trainer/trainer.h"
 
 namespace tern::lm {
+
+using data::PreparedData, data::TokenList;
 
 /// The training of a language model: the next token of each of --length tokens, at places of the text that are a function of the seed and
 /// the update's number.
