@@ -223,7 +223,6 @@ std::string IncrementalDecoder::end() {
 }
 
 std::string IncrementalDecoder::before_stop(bool is_last) {
-  if (has_ended_) return "";
   std::size_t ready = text_.size();
   if (const std::size_t at = stop_.empty() ? std::string::npos : text_.find(stop_); at != std::string::npos) {
     ready = at;
@@ -235,7 +234,7 @@ std::string IncrementalDecoder::before_stop(bool is_last) {
       break;
     }
   std::string text = text_.substr(0, ready);
-  text_.erase(0, ready);
+  text_.erase(0, ready);  // `stop` stays, and nothing comes after it
   return text;
 }
 
