@@ -12,11 +12,12 @@ export JOBS
 .DEFAULT_GOAL := help
 # Ninja runs the jobs in parallel; two of our targets at a time would be two Ninjas in one directory.
 .NOTPARALLEL:
-.PHONY: help packages build translate recall test parity install clean
+.PHONY: help packages build translate recall lm test parity install clean
 
 help:
 	@echo "make translate   train a German-English translator on the embedded corpus, about 2 minutes on 2 cores"
 	@echo "make recall      train a model that looks up what it has read, about half a minute on 2 cores"
+	@echo "make lm          train a language model on the embedded corpus, about two minutes on 2 cores, and sample from it"
 	@echo "make build       build the library and the programs in $(BUILD)"
 	@echo "make test        build and run every test"
 	@echo "make parity      set tern beside tokenizers, sacreBLEU and PyTorch, which it fetches into build/reference (DATA=a corpus)"
@@ -37,6 +38,12 @@ translate: packages
 recall: packages
 	@scripts/build.sh $(PRESET) tern-recall
 	@$(BUILD)/apps/tern-recall train --preset quick --out runs/recall $(ARGS)
+
+lm: packages
+	@scripts/build.sh $(PRESET) tern-lm
+	@$(BUILD)/apps/tern-lm prepare data/embedded/train.en data/embedded/train.de --vocab 2048 --out runs/lm-data
+	@$(BUILD)/apps/tern-lm train --preset tiny --data runs/lm-data --out runs/lm $(ARGS)
+	@$(BUILD)/apps/tern-lm sample runs/lm --prompt "The dog" --tokens 40
 
 # Each test may use two threads (CMakePresets.json), but most of the time it uses one.
 test: packages

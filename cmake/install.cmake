@@ -33,7 +33,7 @@ foreach(level IN LISTS tern_levels)
   install(TARGETS tern-${level} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/glibc-hwcaps/${level} NAMELINK_SKIP)
 endforeach()
 
-foreach(program tern-translate tern-recall tern-bench tern-launch)
+foreach(program tern-translate tern-recall tern-lm tern-bench tern-launch)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     if(BUILD_SHARED_LIBS)   # a tree that is moved as a whole still finds its library

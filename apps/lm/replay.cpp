@@ -105,7 +105,7 @@ void replay(const Options& options, std::int64_t first, std::int64_t last, bool 
     anomaly.reset();
     const double loss = trainer.progress().loss;
     const std::vector<NamedTensor> weights = nn::named_masters(training.model(), false);
-    say("update   {} of {}: loss {}\n", last, trainer.total_updates(), loss);
+    say("update   {} of {}: loss {}, on {}\n", last, trainer.total_updates(), loss, apps::describe(device));
     say("weights  checksum {}{}\n", digest(weights), head ? compared(options.out, last, weights) : "");
   } catch (const train::NotFinite& fault) {
     if (is_finite) return replay(options, fault.first, fault.last, false);

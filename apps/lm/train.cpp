@@ -14,6 +14,7 @@ namespace {
 
 struct State {
   apps::RunSettings fixed;
+  bool fit = false;
   std::string data, preset = "small", base, config;
   apps::Given<Options> given;
 
@@ -47,7 +48,6 @@ struct State {
       entry->set(options, text);
     }
     options.data = data;
-    options.end_of_text = PreparedData::open(data).end_of_text;
     return options;
   }
 };
@@ -58,7 +58,9 @@ void add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a model on prepared tokens");
   const auto state = std::make_shared<State>();
   command->add_option("--data", state->data, "directory that prepare wrote; a resumed run knows its own")->type_name("DIR");
-  command->add_option("--out", state->fixed.out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
+  command->add_option("--out", state->fixed.out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
+  apps::add_switch(*command, "--fit", "say the memory of an update and the largest batch that fits, and train nothing",
+                   [state](bool value) { state->fit = value; });
   const std::vector<Options> all = presets();
   std::string names;
   for (const Options& options : all) names += (names.empty() ? "" : ", ") + options.preset;
@@ -72,6 +74,8 @@ void add_train(CLI::App& app) {
   command->callback([state] {
     Options options = state->fixed.checkpoints.resume ? state->resumed() : state->chosen();
     static_cast<apps::RunSettings&>(options) = state->fixed;
+    if (state->fit) return fit(options);
+    apps::require_named("--out", options.out);
     train(options);
   });
 }

@@ -190,23 +190,26 @@ train::Sample Training::sample() const {
                                    .seed = static_cast<std::uint64_t>(options_.seed)};
   const NoGrad unrecorded;
   const auto written = nn::generate(model_, {nn::TokenIds(text.begin(), middle)}, {}, search);
-  const auto decoded = [&](auto begin, auto end) { return data_.tokenizer.decode(std::vector<std::int32_t>(begin, end)); };
+  const auto decoded = [&](auto begin, auto end) {
+    std::vector<std::int32_t> known_ids(begin, end);  // a model may have more tokens than the tokenizer
+    std::erase_if(known_ids, [&](std::int32_t id) { return id >= static_cast<std::int32_t>(data_.tokenizer.vocab_size()); });
+    return data_.tokenizer.decode(known_ids);
+  };
   const nn::TokenIds& ids = written.front().front().tokens;
   return {decoded(text.begin(), middle), decoded(ids.begin(), ids.end()), decoded(middle, text.end())};
 }
 
 using apps::counted, apps::duration, apps::say, text::printable, train::seconds_now;
 
-static void train_once(const Options& options) {
+static void train_once(Options options) {
   const double started = seconds_now();
   require_valid(options);
-  apps::require_named("--data", options.data);
-  apps::require_named("--out", options.out);
   if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
   const Device device = apps::use(options);
   apps::require_precision(precision(options), device);
   apps::require_alone(options.compile);
   const PreparedData data = PreparedData::open(options.data);
+  options.end_of_text = data.end_of_text;
   const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device);
   const std::int64_t params = apps::count_parameters(shape);
   apps::require_memory(params, device, "use a smaller --width, --layers or --vocab");
@@ -241,7 +244,7 @@ static void train_once(const Options& options) {
   summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
   summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
   if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
-  summary.set("updates", trainer.updates()).set("best_update", trainer.best().update);
+  summary.set("updates", trainer.updates()).set("best_epoch", trainer.best().round).set("best_update", trainer.best().update);
   summary.set("train_seconds", trainer.seconds()).set("total_seconds", seconds_now() - started);
   summary.set("tokens_per_second", trainer.items_per_second()).set("train_loss", trainer.train_loss());
   summary.update(trainer.best().validation.numbers);

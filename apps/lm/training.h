@@ -58,6 +58,9 @@ class Training {
 /// Trains, and writes the run to options.out. Throws UsageError or Error for invalid options, before anything is written.
 void train(const Options& options);
 
+/// Prints the memory of an update, as two small ones have it, and the largest batch that fits. Throws as train() does.
+void fit(const Options& options);
+
 /// Makes the updates up to `last` of the run in options.out once more, from its last checkpoint before `first`, and
 /// prints the last one's loss, weights and worst rows. If a loss is not finite, or unless `is_finite`, every op from update `first` on is
 /// checked, and the first op and module whose result is not finite are named. Throws UsageError for other data.

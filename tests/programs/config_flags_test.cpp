@@ -114,7 +114,7 @@ TEST_CASE("Programs say their version, whether CUDA is built in, and which proce
   const std::string project = slurp(fs::path(tern::test::source_directory) / "CMakeLists.txt");
   std::smatch found;
   REQUIRE(std::regex_search(project, found, std::regex("project\\(tern VERSION ([0-9.]+)")));
-  for (const std::string& program : {translate, recall, bench}) {
+  for (const std::string& program : {translate, recall, lm, bench}) {
     const Result result = run(program, {"--version"});
     CHECK(result.code == 0);
     CHECK(result.err.empty());

@@ -18,6 +18,9 @@ const std::map<std::string, std::string> without_effect = {
     {"tern-translate score-pairs --batch-size",
      "pairs read together do not see each other; decode_test.cpp has its output the same for all"},
     {"tern-translate chat --threads", "results do not depend on the number of threads, and it prints nothing but them"},
+    {"tern-lm sample --threads", "results do not depend on the number of threads, and it prints nothing but them"},
+    {"tern-lm chat --threads", "results do not depend on the number of threads, and it prints nothing but them"},
+    {"tern-lm eval --threads", "results do not depend on the number of threads, and it prints nothing but them"},
     {"tern-recall hardcoded --threads", "results do not depend on the number of threads, and it prints nothing but them"},
     {"tern-recall sweep --activation-checkpointing", "its runs are those of train, whose weights it leaves as they are, bit for bit"},
     {"tern-bench step --capture", "a CUDA graph: without a GPU a captured step runs as written"},
@@ -41,7 +44,7 @@ std::set<std::string> matches(const std::string& text, const std::regex& pattern
 /// "tern-recall train --clip" for each option of each subcommand, and "tern-launch --output" of a program without them.
 std::set<std::string> options_in_help() {
   std::set<std::string> options;
-  for (const std::string& program : {translate, recall, bench}) {
+  for (const std::string& program : {translate, recall, lm, bench}) {
     const std::string name = fs::path(program).filename().string(), help = run(program, {"--help"}).out;
     for (const std::string& command : matches(help.substr(help.find("Subcommands:")), std::regex("\n  ([a-z0-9-]+) ")))
       for (const std::string& option : matches(run(program, {command, "--help"}).out, std::regex("\n  (--[a-z0-9-]+)")))
@@ -55,7 +58,7 @@ std::set<std::string> options_in_help() {
 /// Those that the tables have a row for, and those that the names of this program's cases begin with, which may go on over several lines.
 std::set<std::string> tested_options() {
   std::set<std::string> options;
-  std::vector<FlagTable> tables{translate_train(), recall_train(), compile_table(), loops_table(), mixers_table()};
+  std::vector<FlagTable> tables{translate_train(), recall_train(), lm_train(), compile_table(), loops_table(), mixers_table()};
   for (const auto& more : {recall_tables(), bench_tables(), comm_tables()}) tables.insert(tables.end(), more.begin(), more.end());
   const std::regex flag("(?:^| )(--[a-z0-9-]+)");
   for (const FlagTable& table : tables) {
@@ -129,7 +132,7 @@ TEST_CASE("Every command that a page names is there, with the options that it is
     const std::string command = option.substr(0, end), program = command.substr(0, command.find(' ')), name = option.substr(end + 1);
     for (const std::string& each : {command, program, std::string()}) commands[each].insert(name);
   }
-  const std::regex command("(?:^|[^a-z-])(tern-(?:translate|recall|bench|launch))((?: +[a-z][a-z0-9-]*)?)");
+  const std::regex command("(?:^|[^a-z-])(tern-(?:translate|recall|lm|bench|launch))((?: +[a-z][a-z0-9-]*)?)");
   std::size_t checked = 0;
   for (const fs::path& page : pages)
     for (const auto& [place, code] : code_of(page)) {

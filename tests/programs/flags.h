@@ -29,6 +29,16 @@ inline const fs::path& sentences() {
   return path;
 }
 
+/// The data of TOKENS.
+inline const fs::path& lm_tokens() {
+  static const TempDirectory directory;
+  static const fs::path path = [] {
+    write_tokens(sentences(), directory / "tokens");
+    return directory / "tokens";
+  }();
+  return path;
+}
+
 using Weights = std::map<std::string, std::vector<float>>;
 
 inline Weights weights_of(const fs::path& run) {
@@ -54,6 +64,7 @@ struct Ran {
     Arguments words = words_of("60 " + command.program + " " + command.words + " " + more);
     for (std::string& word : words) {
       if (word == "DATA") word = data.string();
+      if (word == "TOKENS") word = data == sentences() ? lm_tokens().string() : data.string();
       if (word.starts_with("OUT")) word = directory.path().string() + word.substr(3);
     }
     result = run("/usr/bin/timeout", words);  // a rank that waits for another would wait for long
@@ -101,6 +112,7 @@ struct FlagTable {
 // The tables: every_flag_test.cpp sees to it that each flag in a program's help is in one of them, or in the name of a case.
 const FlagTable& translate_train();
 const FlagTable& recall_train();
+const FlagTable& lm_train();
 const std::vector<FlagTable>& recall_tables();
 const std::vector<FlagTable>& bench_tables();
 const FlagTable& compile_table();

@@ -6,7 +6,7 @@ using namespace tern::programs::test;
 
 namespace {
 
-/// A tiny training of either program, with all that has a state: dropout, and the loss scale of fp16.
+/// A tiny training of a program, with all that has a state: dropout, and the loss scale of fp16.
 struct Program {
   std::string path, name, measure;
   std::function<Arguments(const fs::path& data, const fs::path& out)> train;
@@ -18,10 +18,18 @@ const Program trainers[] = {
        return train(data, out,
                     words_of("--preset quick --device cpu --dropout 0.1 --batch-size 16 --epochs 100 --schedule constant --lr 0.01"));
      }},
-    {recall, "tern-recall", "valid_accuracy", [](const fs::path&, const fs::path& out) {
+    {recall, "tern-recall", "valid_accuracy",
+     [](const fs::path&, const fs::path& out) {
        return words_of("train --out " + out.string() +
                        " --preset quick --device cpu --threads 1 --pairs 4 --train-examples 64 --valid-examples 10 --test-examples 10 "
                        "--batch-size 16 --width 16 --layers 1 --dropout 0.1 --schedule constant --lr 0.01");
+     }},
+    {lm, "tern-lm", "valid_loss", [](const fs::path& data, const fs::path& out) {
+       const fs::path tokens = data.parent_path() / "tokens";
+       if (!fs::exists(tokens)) write_tokens(data, tokens);
+       return words_of("train --data " + tokens.string() + " --out " + out.string() +
+                       " --preset tiny --device cpu --threads 1 --batch-size 4 --width 16 --layers 1 --heads 2 --length 8 --dropout 0.1 "
+                       "--warmup 0 --schedule constant --lr 0.01 --valid-every 4");
      }}};
 
 Arguments resume(const fs::path& out, const Arguments& more = {}) {
@@ -154,10 +162,13 @@ TEST_CASE("A training goes on bitwise with compiled updates, or without") {
 
 TEST_CASE("tern-translate train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[0]); }
 TEST_CASE("tern-recall train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[1]); }
+TEST_CASE("tern-lm train --resume (a training that goes on is bitwise one that was never ended)") { check_resumes(trainers[2]); }
 TEST_CASE("A translator's training on a GPU goes on bitwise", "[cuda]") { check_resumes(trainers[0], {"--device", "cuda"}); }
 TEST_CASE("A recall training on a GPU goes on bitwise", "[cuda]") { check_resumes(trainers[1], {"--device", "cuda"}); }
 TEST_CASE("A translator's training that was killed goes on bitwise") { check_killed(trainers[0], {"--updates", "60"}); }
 TEST_CASE("A recall training that was killed goes on bitwise") { check_killed(trainers[1], {"--epochs", "15"}); }
+TEST_CASE("A language model's training that was killed goes on bitwise") { check_killed(trainers[2], {"--updates", "60"}); }
+TEST_CASE("A language model's training on a GPU goes on bitwise", "[cuda]") { check_resumes(trainers[2], {"--device", "cuda"}); }
 TEST_CASE("A recall training whose positions have no table goes on, however long its inputs are") {
   const TempDirectory directory;
   const fs::path out = directory / "run";
@@ -166,6 +177,7 @@ TEST_CASE("A recall training whose positions have no table goes on, however long
 }
 TEST_CASE("tern-translate train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[0]); }
 TEST_CASE("tern-recall train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[1]); }
+TEST_CASE("tern-lm train --checkpoint-every --keep (which checkpoints there are)") { check_options(trainers[2]); }
 
 TEST_CASE("A schedule that ends with the training says that its end has moved") {
   const Runs runs(trainers[0], {"--schedule", "cosine"});

@@ -29,7 +29,8 @@ using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 namespace fs = std::filesystem;
 
-inline const std::string translate = translate_program, bench = bench_program, recall = recall_program, launch = launch_program;
+inline const std::string translate = translate_program, bench = bench_program, recall = recall_program, lm = lm_program,
+                         launch = launch_program;
 
 struct Result {
   int code = 0;  ///< as a shell shows it: 128 + N for a death by signal N
@@ -162,6 +163,11 @@ inline Arguments train(const fs::path& data, const fs::path& out, const Argument
                "--threads 1 --vocab 320 --length 40 --width 16 --layers 1 --heads 2 --ff 16 --dropout 0 --batch-size 64 "
                "--updates 3 --warmup 0");
   return with(with({"train", "--data", data, "--src", "de", "--tgt", "en", "--out", out}, small), more);
+}
+
+/// The tokens of a corpus's English sentences.
+inline void write_tokens(const fs::path& corpus, const fs::path& out) {
+  done(run(lm, {"prepare", corpus / "train.en", "--valid", corpus / "valid.en", "--vocab", "300", "--out", out}));
 }
 
 /// A training's log without what depends on the machine's speed.

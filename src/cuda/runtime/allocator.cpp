@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/memory.h"
+#include "backend/usable_memory.h"
 #include "cuda/runtime/launch.h"
 #include "tensor/sizes.h"
 
@@ -355,6 +356,12 @@ namespace tern::backend {
 void* allocate(Cuda, std::size_t bytes, Stream stream) { return gpu::allocator().allocate(bytes, stream); }
 void deallocate(Cuda, void* data, std::size_t, Stream) noexcept { gpu::allocator().deallocate(data); }
 MemoryStatistics memory_statistics(Cuda, Device device) { return gpu::allocator().statistics(device); }
+std::uint64_t usable_memory(Cuda, Device device) {
+  gpu::check(cudaSetDevice(device.index), "cudaSetDevice");
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return cudaGetLastError(), 0;
+  return free + gpu::allocator().statistics(device).reserved;
+}
 void reset_peak_memory(Cuda, Device device) { gpu::allocator().reset_peak(device); }
 void observe_memory(Cuda, Device device, MemoryObserver* watcher) { gpu::allocator().observe(device, watcher); }
 
