@@ -11,6 +11,7 @@
 #include "compile/compile.h"
 #include "data/dlpack.h"
 #include "data/loader.h"
+#include "data/prepare.h"
 #include "data/token_file.h"
 #include "io/gguf.h"
 #include "io/run_directory.h"
