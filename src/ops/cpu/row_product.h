@@ -160,6 +160,9 @@ void multiply_row(const View& x, const QuantizedRows& w, const View& bias, const
 
 #else
 inline constexpr bool has_row_product = false;
+inline bool takes_row(const View&, const QuantizedRows&) { return false; }
+template <QuantFormat Format, class S>
+void multiply_row(const View&, const QuantizedRows&, const View&, const View&) {}
 #endif
 
 }  // namespace tern::integers
