@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "backend/parse.h"
@@ -118,13 +120,17 @@ bool is_kept_on_resume(const std::string& name) {
          name == "trace.json" || name == "ops.md" || name == "memory.svg";
 }
 
-/// The result of `read`, which looks twice if it fails: another process may have moved a file that it was about to open.
+/// The result of `read`, which looks again if it fails: another process may have moved a file that it was about to open. A commit has one
+/// move of the directory and one of each file.
 template <typename Read>
 auto read_moving(const Read& read) {
-  try {
-    return read();
-  } catch (const FileError&) {
-    return read();
+  for (std::size_t moves = 0;; ++moves) {
+    try {
+      return read();
+    } catch (const FileError&) {
+      if (moves > run_files.size()) throw;
+      std::this_thread::sleep_for(std::chrono::milliseconds(moves));
+    }
   }
 }
 
