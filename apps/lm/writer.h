@@ -25,7 +25,7 @@ struct WriteOptions : ReadOptions, apps::Sampling {
 /// Adds the above, --tokens, --repetition and the options of samples.
 void add_write_options(CLI::App& command, WriteOptions& options);
 
-/// Where a text ends.
+/// The end of a text.
 struct Ending {
   std::vector<std::int64_t> ends;  ///< tokens that end it, and are not a part of it
   std::string stop;                ///< text that ends it, likewise; "": none

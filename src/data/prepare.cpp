@@ -173,7 +173,7 @@ class Preparation {
     return out;
   }
 
-  /// What the output is made of, in few characters.
+  /// A checksum of all that the output is made of.
   std::string made_of() const {
     std::string text = fmt::format("{} {} {} {}", options_.field, options_.valid_share, options_.shard_tokens,
                                    options_.tokenizer.empty() ? std::to_string(options_.vocab) : file_checksum(options_.tokenizer));
@@ -285,7 +285,7 @@ class Preparation {
     const double share = options_.valid.empty() ? options_.valid_share : 0;
     const bool is_due = share * (static_cast<double>(state_.bytes[0]) + valid + bytes) >= valid + bytes / 2;
     const int part = input.is_valid || (is_due && share > 0) ? 1 : 0;
-    // What follows in the shard is another place of the document.
+    // The next tokens of the shard are from another place of the document.
     if (part == 1 && !input.is_valid && end_of_text_ >= 0 && !piece.ids.empty() && piece.ids.back() != end_of_text_)
       piece.ids.push_back(end_of_text_);
     std::optional<TokenWriter>& writer = writers_[part];

@@ -88,7 +88,7 @@ class IncrementalDecoder {
   /// Text that a token completes: bytes that may be the beginning of a character of UTF-8, or of `stop`, wait for its end. Throws as decode
   /// does.
   std::string add(std::int32_t id);
-  /// What waits, with bytes of a character that is not complete as U+FFFD.
+  /// The bytes that wait, those of a character that is not complete as U+FFFD.
   std::string end();
   bool has_ended() const noexcept { return has_ended_; }  ///< true after `stop`
 

@@ -17,7 +17,7 @@ namespace {
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-/// Without white space at both ends, as Python's str.strip().
+/// Without white space at both ends.
 std::string stripped(std::string_view text) {
   while (!text.empty()) {
     const Utf8Step step = decode_utf8(text);

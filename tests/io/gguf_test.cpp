@@ -59,7 +59,7 @@ std::string text_value(std::string_view text) {
   return bytes;
 }
 
-/// What the reader says of a file's bytes; "ok" if it takes them.
+/// The reader's message for a file's bytes; "ok" if it takes them.
 std::string verdict(const std::string& bytes) {
   const TempDirectory directory;
   const std::string path = spill(directory / "f", bytes);
