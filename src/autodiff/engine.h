@@ -72,8 +72,9 @@ void forbid_second_derivative(const char* op, const Backward& call, Tensors& gra
 /// forward takes only tensors, runs unrecorded, and puts what backward needs into `saved` (inputs, its output, or intermediate results).
 /// backward returns one gradient for each input; if it is written in ops, it can be differentiated again. If it is written otherwise, with
 /// a kernel or a loop over elements, it cannot: under create_graph a gradient that has no history, although the gradients or saved tensors
-/// that it was computed from have one, throws Error ("once differentiable") when it is differentiated. Save a tensor that the gradient does
-/// not depend on (only its shape is used) as x.detach(). A gradient with a part of its history, such as kernel(x) * grad, is
+/// that it was computed from have one, throws Error ("once differentiable") when it is differentiated. Gradients arrive with any strides,
+/// 0 among them: what reads their memory asks for contiguous(call.grad()). Save a tensor that the gradient does not depend on (only its
+/// shape is used) as x.detach(). A gradient with a part of its history, such as kernel(x) * grad, is
 /// indistinguishable from a complete one: such a Function needs the member
 ///
 ///       static constexpr bool once_differentiable = true;

@@ -20,7 +20,7 @@ struct HalfKernel : Function<HalfKernel> {
     return square(x);
   }
   static Tensors backward(const Backward& call) {
-    const Tensor x = call.saved(0), g = call.grad(), result = empty(x.shape(), DType::f64);
+    const Tensor x = call.saved(0), g = contiguous(call.grad()), result = empty(x.shape(), DType::f64);
     for (std::int64_t i = 0; i < x.numel(); ++i) result.data<double>()[i] = 2 * x.data<double>()[i] * g.data<double>()[i];
     return {result};
   }
