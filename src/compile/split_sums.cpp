@@ -8,7 +8,7 @@ namespace {
 /// The sum as sums of rows and the sum of those, if rows come last in its elements, and others are added up as well.
 std::optional<std::pair<Call, Call>> split(const Call& call, std::vector<Block>& blocks) {
   const auto* const sum = call.kernel->as<kernels::Reduce>();
-  if (!sum || sum->f != kernels::ReduceFunction::sum || size_of(sum->x.dtype) < 4) return std::nullopt;
+  if (!sum || sum->f != kernels::ReduceFunction::sum || sum->x.dtype != DType::f32) return std::nullopt;
   constexpr std::int64_t least = 16, most = 16384;  // elements of a row that a group has (Note [Groups])
   const auto is_kept = [&](int d) { return sum->y.shape[d] > 1; };
   int rows = sum->x.dims();  // dimensions that number them

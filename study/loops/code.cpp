@@ -190,13 +190,9 @@ class Printer {
     const std::vector<std::int64_t> strides = own_strides(access.tensor);
     for (std::size_t d = 0; d < access.at.size(); ++d) {
       sum.constant += access.at[d].constant * strides[d];
-      for (const Digit& x : access.at[d].digits) {
-        if (is_thread_digit(access.tensor, x, around, scope)) continue;
-        std::int64_t scale = x.scale;
-        if (is_cuda_ && t.kind == Tensor::Kind::registers)
-          for (const Digit& other : access.at[d].digits)
-            if (is_thread_digit(access.tensor, other, around, scope) && other.scale < x.scale) scale /= other.extent;
-        sum.digits.push_back({scale * strides[d], x.loop, x.divisor, x.extent});
+      for (Digit x : own_digits(access, d, around)) {
+        x.scale *= strides[d];
+        sum.digits.push_back(x);
       }
     }
     if (is_cuda_ && t.kind == Tensor::Kind::shared) {  // a copy for each thread of the loops around it
@@ -213,13 +209,32 @@ class Printer {
     return is_cuda_ && tensor(t).kind == Tensor::Kind::registers && loop(d.loop).bind == Bind::thread &&
            std::find(around.begin() + static_cast<std::ptrdiff_t>(scope), around.end(), d.loop) != around.end();
   }
+  /// The digits that a thread counts in one dimension of its own elements: those above a thread's loop move down.
+  std::vector<Digit> own_digits(const Access& access, std::size_t d, const std::vector<int>& around) const {
+    const std::size_t scope = scopes_[static_cast<std::size_t>(access.tensor)];
+    std::vector<Digit> own;
+    for (Digit x : access.at[d].digits) {
+      if (is_thread_digit(access.tensor, x, around, scope)) continue;
+      for (const Digit& other : access.at[d].digits)
+        if (is_thread_digit(access.tensor, other, around, scope) && other.scale < x.scale) x.scale /= other.extent;
+      own.push_back(x);
+    }
+    return own;
+  }
+  /// Guards leave out elements of all threads together: a thread has a place for each.
   std::vector<std::int64_t> own_shape(int t) const {
-    std::vector<std::int64_t> shape = tensor(t).shape;
+    std::vector<std::int64_t> shape = tensor(t).shape, own(shape.size());
     for (const Site& site : sites_)
-      if (site.statement->to.tensor == t && site.statement->write == Write::assign)
-        for (std::size_t d = 0; d < shape.size(); ++d)
-          for (const Digit& x : site.statement->to.at[d].digits)
-            if (is_thread_digit(t, x, site.loops, scopes_[static_cast<std::size_t>(t)])) shape[d] = (shape[d] + x.extent - 1) / x.extent;
+      if (const Access& to = site.statement->to; to.tensor == t && site.statement->write == Write::assign)
+        for (std::size_t d = 0; d < shape.size(); ++d) {
+          const std::vector<Digit> digits = own_digits(to, d, site.loops);
+          if (digits.size() == to.at[d].digits.size()) continue;
+          std::int64_t last = to.at[d].constant;
+          for (const Digit& x : digits) last += (x.extent - 1) * x.scale;
+          own[d] = std::max(own[d], last + 1);
+        }
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      if (own[d] > 0) shape[d] = own[d];
     return shape;
   }
   std::vector<std::int64_t> own_strides(int t) const {

@@ -74,7 +74,9 @@ void append(Bytes& bytes, const Tensor& x) {
   bytes.emplace_back();
   if (!x.defined()) return;
   const NoGrad unrecorded;
-  const Tensor whole = to(clone(x), cpu);
+  Tensor whole = to(clone(x), cpu);
+  // On a GPU a NaN's sign and payload depend on the instruction that a compiler chose.
+  if (x.device() != cpu && is_floating(whole.dtype())) whole = where(isnan(whole), std::numeric_limits<double>::quiet_NaN(), whole);
   bytes.back().resize(static_cast<std::size_t>(whole.numel()) * size_of(whole.dtype()));
   backend::copy_to_host(Cpu{}, bytes.back().data(), whole.view().data, bytes.back().size(), {cpu});
 }

@@ -202,6 +202,11 @@ TEST_CASE("Sums over a batch and its pixels are sums of rows, and sums of these,
   const std::string code = compiled.show(Stage::code);
   INFO(code);
   CHECK(contains(code, "reduce_row<RowSum, 16>"));
+  // Those of f64, which no kernel of a group adds up, stay whole, and have their bits.
+  auto wide = tern::compile([](const Tensors& x) { return Tensors{sum(x[0], {0, 2})}; }, cpu, {.as_on_gpu = true});
+  in = {randn({4, 6, 16}, DType::f64)};
+  for (int call = 0; call < 3; ++call) wide(in);
+  CHECK(wide.overview().groups.size() == 1);
 }
 TEST_CASE("Heads that are put beside each other, and chains between products, on a GPU", "[cuda]") {
   const DeviceScope here(cuda());
