@@ -13,6 +13,7 @@
 #include "lm/options.h"
 #include "models/gguf.h"
 #include "models/hugging_face.h"
+#include "nn/init.h"
 #include "nn/low_rank.h"
 #include "text/chat_template.h"
 #include "train/precision.h"
@@ -62,6 +63,7 @@ LanguageModel read_run(const std::string& path, const LoadOptions& load) {
   files.shape.device = load.device;
   if (load.length > 0 && files.shape.positions == nn::Positions::rotary) files.shape.length = load.length;
   const auto make = [&] {
+    const nn::init::Unset unset;
     if (files.options.lora == 0) {
       nn::DecoderLM model(files.shape);
       read_weights(files.run, nn::named_parameters(model));

@@ -15,13 +15,13 @@
 #include "io/safetensors.h"
 #include "io/safetensors_header.h"
 #include "models/hugging_face.h"
+#include "nn/init.h"
 #include "nn/layers.h"
 #include "ops/attention.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/quantize.h"
 #include "ops/view.h"
-#include "tensor/context.h"
 
 namespace tern::models {
 
@@ -320,7 +320,7 @@ GgufModel load_gguf(const std::string& path, const GgufOptions& options) {
     keys.fail("tokenizer.ggml.tokens", fmt::format("expected at most the model's {} tokens but got {}", o.vocab, tokenizer.vocab_size()));
 
   const NoGrad unrecorded;
-  const ScopedValue<Generator> restored(context().generator, context().generator);  // the initialisation draws from it
+  const nn::init::Unset unset;
   // Layers are made one by one, and matrices take the file's tensors: a model of blocks never has all of its float32 weights in memory.
   nn::DecoderLMOptions bare = o;
   bare.vocab = 1;

@@ -14,11 +14,11 @@
 #include "io/files.h"
 #include "io/safetensors.h"
 #include "io/safetensors_header.h"
+#include "nn/init.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
-#include "tensor/context.h"
 
 namespace tern::models {
 
@@ -257,7 +257,7 @@ nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceO
   }
   check(files, names, config);
 
-  const ScopedValue<Generator> restored(context().generator, context().generator);  // the initialisation draws from it
+  const nn::init::Unset unset;
   nn::DecoderLM model(config.options);
   nn::to(model, options.dtype);
   Parameters parameters(model);

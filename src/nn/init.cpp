@@ -12,6 +12,11 @@
 
 namespace tern::nn::init {
 
+bool& Unset::here() {
+  thread_local bool unset = false;
+  return unset;
+}
+
 Tensor constant(const Tensor& x, double value) {
   const NoGrad unrecorded;
   return fill_(x, value);
@@ -19,12 +24,12 @@ Tensor constant(const Tensor& x, double value) {
 
 Tensor uniform(const Tensor& x, double low, double high) {
   const NoGrad unrecorded;
-  return uniform_(x, low, high);
+  return Unset::here() ? x : uniform_(x, low, high);
 }
 
 Tensor normal(const Tensor& x, double mean, double deviation) {
   const NoGrad unrecorded;
-  return normal_(x, mean, deviation);
+  return Unset::here() ? x : normal_(x, mean, deviation);
 }
 
 /// Inverse of std::erf: Winitzki's closed approximation (2008), then Newton steps to double precision.
@@ -39,6 +44,7 @@ static double inverse_erf(double y) {
 
 Tensor trunc_normal(const Tensor& x, double mean, double deviation, double low, double high) {
   if (!(low < high)) fail("trunc_normal", fmt::format("expected low < high but got {} and {}", low, high));
+  if (Unset::here()) return x;
   const NoGrad unrecorded;
   // Inverse of the distribution function at uniform numbers: no rejection, so that each element is a function of its own random number and
   // all devices agree.

@@ -1,9 +1,21 @@
 #pragma once
+#include "tensor/context.h"
 #include "tensor/tensor.h"
 
 /// Initializers: each fills a tensor in place from this thread's generator, outside autograd, and returns it. The fans are those of a
 /// weight (out, in, ...): fan_in is the product of all sizes but the first.
 namespace tern::nn::init {
+
+/// Scope in which this thread's initializers draw no random numbers and leave those weights unset: for a model all of whose weights are
+/// then read from a file.
+class Unset {
+ public:
+  Unset() : value_(here(), true) {}
+  static bool& here();  ///< true within such a scope of this thread
+
+ private:
+  ScopedValue<bool> value_;
+};
 
 Tensor constant(const Tensor& x, double value);                  ///< x (...), of any dtype that represents the value
 inline Tensor zeros(const Tensor& x) { return constant(x, 0); }  ///< initial biases

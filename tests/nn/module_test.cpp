@@ -318,6 +318,19 @@ TEST_CASE("initialisers have the stated bounds and deviations", "[init]") {
   CHECK(double(min(gpt.blocks[7].norm1.weight).item()) == 1);
 }
 
+TEST_CASE("Where weights stay unset nothing is drawn, and constants are set", "[init]") {
+  const std::uint64_t position = context().generator.position();
+  const Tensor w = full({4}, 7);
+  {
+    const nn::init::Unset unset;
+    nn::init::uniform(w), nn::init::normal(w), nn::init::trunc_normal(w);
+    CHECK(w.to_vector<float>() == std::vector<float>(4, 7));
+    CHECK(nn::Norm(nn::NormKind::layer, 4).weight.to_vector<float>() == std::vector<float>(4, 1));
+  }
+  CHECK(context().generator.position() == position);
+  CHECK(nn::init::uniform(w).to_vector<float>() != std::vector<float>(4, 7));
+}
+
 TEST_CASE("A name that visit gives twice is an error at once") {
   struct Twice final : nn::Module {
     void visit(nn::Visitor& v) override {
