@@ -298,14 +298,17 @@ void Optimizer::step(const GradientScale& scale) {
   launches_ = updates.size();
   for (std::size_t number = 0; number < (exchange_ ? std::max<std::size_t>(exchange_->size(), 1) : 1); ++number) {
     if (exchange_) exchange_->wait(number);
+    std::vector<std::pair<const Group*, std::vector<ParameterRange>>> together;
     for (auto& [group, range, is_counted, arrival] : updates) {
       if (arrival != number) continue;
       for (const Tensor& target : {range.parameter, range.master})
         if (target.defined()) begin_in_place("Optimizer", target);
       for (const Tensor& target : range.moments) begin_in_place("Optimizer", target);
       range.lr = group->lr, range.steps = steps_, range.scale = scale;
-      group->rule(range);
+      if (together.empty() || together.back().first != group) together.push_back({group, {}});
+      together.back().second.push_back(std::move(range));
     }
+    for (const auto& [group, ranges] : together) group->rule(ranges);
     if (exchange_) exchange_->updated(number);
   }
   if (exchange_) exchange_->end();

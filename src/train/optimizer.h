@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,8 +80,9 @@ struct ParameterRange {
 ///
 /// A rule is the options of a group, with `lr`, the learning rate at first, and two functions: `moments()`, the names of the moments that
 /// each of its elements has, initially zeros, which throws Error for options out of range, and `update(range)`, which writes parameter,
-/// master and moments from the gradient. A rule with a member `is_whole` gets each parameter as a range of its own, for example whole
-/// matrices; such a group cannot be sharded. See OptimizerOf.
+/// master and moments from the gradient. A rule with a member `is_whole`, for example of whole matrices, has `update(ranges)` instead: each
+/// parameter is a range of its own, and those whose gradients arrive together come together, as a span. Such a group cannot be sharded. See
+/// OptimizerOf.
 class Optimizer {
  public:
   virtual ~Optimizer();
@@ -138,7 +140,11 @@ class Optimizer {
   template <class Options>
   void add_parameters(const Tensors& parameters, const Options& options) {
     constexpr bool is_whole = requires { Options::is_whole; };
-    add_parameters(parameters, options.lr, options.moments(), is_whole, [options](const ParameterRange& range) { options.update(range); });
+    add_parameters(parameters, options.lr, options.moments(), is_whole, [options](std::span<const ParameterRange> ranges) {
+      if constexpr (is_whole) options.update(ranges);
+      else
+        for (const ParameterRange& range : ranges) options.update(range);
+    });
   }
   /// Throws Error if no group has a parameter: for the end of a constructor. step() calls it too.
   void require_parameters() const;
@@ -151,7 +157,7 @@ class Optimizer {
   struct GradientRange;
   struct Update;
 
-  using Rule = std::function<void(const ParameterRange&)>;
+  using Rule = std::function<void(std::span<const ParameterRange>)>;
   void add_parameters(const Tensors& parameters, double lr, std::vector<std::string> moments, bool is_whole, Rule rule);
   bool is_laid_out() const;
   void lay_out();
@@ -290,8 +296,8 @@ struct MuonOptions {
   DType dtype = DType::bf16;              ///< dtype of their products: bf16 or f32; f64 for f64 parameters
   static constexpr bool is_whole = true;  ///< each matrix is a range of its own
 
-  std::vector<std::string> moments() const;        ///< of the rule, see Optimizer: names of its moments
-  void update(const ParameterRange& range) const;  ///< of the rule: a step
+  std::vector<std::string> moments() const;                   ///< of the rule, see Optimizer: names of its moments
+  void update(std::span<const ParameterRange> ranges) const;  ///< of the rule: a step
 };
 
 /// Muon: momentum of a weight matrix, orthogonalized. m = momentum m + (1 - momentum) g; its Nesterov mean momentum m + (1 - momentum) g,
@@ -299,8 +305,8 @@ struct MuonOptions {
 /// = (1 - lr weight_decay) p - lr sqrt(max(1, rows / columns)) U V^T. After Jordan et al., "Muon: An optimizer for hidden layers in neural
 /// networks", 2024, with the constants and the scale of their reference implementation (github.com/KellerJordan/Muon, muon_update). Use it
 /// for the matrices of hidden layers: embeddings, heads, biases and norms are updated by AdamW, in additional groups. A matrix has one
-/// moment; dimensions after the first, as of a convolution's weight, are flattened to columns. A step is a few kernels for each matrix,
-/// without a host value or a wait. Sharding a Muon throws Error.
+/// moment; dimensions after the first, as of a convolution's weight, are flattened to columns. Matrices of one shape, such as those of the
+/// layers of a model, are orthogonalized together. A step has no host value and no wait. Sharding a Muon throws Error.
 class Muon final : public Optimizer {
  public:
   /// Group of matrices with its options.
@@ -318,10 +324,10 @@ class Muon final : public Optimizer {
   void add_group(const AdamW::Group& group) { add_parameters(group.parameters, group.options); }
 };
 
-/// Approximates U V^T of a matrix x = U S V^T, (rows, columns), of a floating dtype: divides x by its Frobenius norm, and then iterates x =
-/// a x + (b A + c A A) x with A = x x^T, a = 3.4445, b = -4.7750, c = 2.0315. That takes singular values that are not tiny to between 0.7
-/// and 1.2, and not to 1, which is as good here and needs only 5 iterations. Not recorded. Norms beyond 1e19 overflow. Throws Error for
-/// another number of dimensions.
+/// Approximates U V^T of each matrix x = U S V^T, (..., rows, columns), of a floating dtype: divides x by its Frobenius norm, and then
+/// iterates x = a x + (b A + c A A) x with A = x x^T, a = 3.4445, b = -4.7750, c = 2.0315. That takes singular values that are not tiny to
+/// between 0.7 and 1.2, and not to 1, which is as good here and needs only 5 iterations. Not recorded. Norms beyond 1e19 overflow. Throws
+/// Error for fewer than two dimensions.
 Tensor orthogonalize(const Tensor& x, int iterations = 5);
 
 namespace detail {

@@ -138,42 +138,69 @@ void Muon::add_group(const Group& group) {
 }
 
 Tensor orthogonalize(const Tensor& x, int iterations) {
-  if (x.dims() != 2) fail("orthogonalize", fmt::format("expected a matrix but got {}", to_string(x.shape())));
+  if (x.dims() < 2) fail("orthogonalize", fmt::format("expected matrices but got {}", to_string(x.shape())));
   const NoGrad unrecorded;
   const NoAutocast exact;
   // Products of the shorter side are smaller.
-  const bool is_tall = x.size(0) > x.size(1);
-  Tensor y = is_tall ? transpose(x, 0, 1) : x;
+  const bool is_tall = x.size(-2) > x.size(-1);
+  Tensor y = is_tall ? transpose(x, -2, -1) : x;
   const Tensor wide = cast(y, x.dtype() == DType::f64 ? DType::f64 : DType::f32);  // squares of 16-bit floats overflow or underflow
-  y = cast(wide / (sqrt(sum(wide * wide)) + 1e-7), x.dtype());
+  y = cast(wide / (sqrt(sum(wide * wide, {-2, -1}, true)) + 1e-7), x.dtype());
   for (int i = 0; i < iterations; ++i) {
-    const Tensor a = matmul(y, transpose(y, 0, 1));
+    const Tensor a = matmul(y, transpose(y, -2, -1));
     y = 3.4445 * y + matmul(-4.7750 * a + 2.0315 * matmul(a, a), y);
   }
-  return is_tall ? transpose(y, 0, 1) : y;
+  return is_tall ? transpose(y, -2, -1) : y;
 }
 
-void MuonOptions::update(const ParameterRange& range) const {
+void MuonOptions::update(std::span<const ParameterRange> ranges) const {
   const NoAutocast exact;
-  const Tensor &value = range.master.defined() ? range.master : range.parameter, &moment = range.moments[0];
-  const DType kept = value.dtype();
-  Tensor gradient = cast(range.gradient, kept);
-  if (range.scale.factor.defined()) gradient = gradient * cast(range.scale.factor, kept);
-  const Tensor mean = momentum * moment + (1 - momentum) * gradient;
-  const Tensor direction = nesterov ? momentum * mean + (1 - momentum) * gradient : mean;
-  const std::int64_t rows = range.shape[0], columns = value.numel() / std::max<std::int64_t>(rows, 1);
-  if (value.numel() == 0) return;
-  const Tensor update = orthogonalize(cast(reshape(direction, {rows, columns}), kept == DType::f64 ? kept : dtype), iterations);
-  const Tensor rate = cast(range.lr, kept);
-  const double stretch = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
-  const Tensor updated = value * (1 - weight_decay * rate) - stretch * rate * reshape(cast(update, kept), {-1});
-  // A step that is skipped after an overflow has gradients that are not finite: where(), because a factor of 0 would give NaN.
-  const auto write = [&](const Tensor& target, const Tensor& source) {
-    copy_(target, range.scale.advance.defined() ? where(ne(range.scale.advance, 0), source, target) : source);
+  constexpr std::int64_t most = std::int64_t{1} << 25;  // elements that are orthogonalized together: more take memory, and are not faster
+  const auto value_of = [](const ParameterRange& range) { return range.master.defined() ? range.master : range.parameter; };
+  const auto shape_of = [](const ParameterRange& range) {
+    const std::int64_t rows = range.shape[0];
+    return Shape{rows, range.parameter.numel() / std::max<std::int64_t>(rows, 1)};
   };
-  write(moment, mean);
-  write(value, updated);
-  if (range.master.defined()) copy_(range.parameter, value);
+  const auto update = [&](const std::vector<const ParameterRange*>& together) {
+    const DType kept = value_of(*together[0]).dtype();
+    const Shape shape = shape_of(*together[0]);
+    Tensors means, directions;
+    for (const ParameterRange* range : together) {
+      Tensor gradient = cast(range->gradient, kept);
+      if (range->scale.factor.defined()) gradient = gradient * cast(range->scale.factor, kept);
+      means.push_back(momentum * range->moments[0] + (1 - momentum) * gradient);
+      const Tensor direction = nesterov ? momentum * means.back() + (1 - momentum) * gradient : means.back();
+      directions.push_back(cast(reshape(direction, shape), kept == DType::f64 ? kept : dtype));
+    }
+    const Tensor updates = orthogonalize(stack(directions), iterations), rate = cast(together[0]->lr, kept);
+    const double stretch = std::sqrt(std::max(1.0, static_cast<double>(shape[0]) / static_cast<double>(shape[1])));
+    const Tensor kept_part = 1 - weight_decay * rate, step = stretch * rate;
+    for (std::size_t i = 0; i < together.size(); ++i) {
+      const ParameterRange& range = *together[i];
+      const Tensor value = value_of(range), turned = select(updates, 0, static_cast<std::int64_t>(i));
+      // A step that is skipped after an overflow has gradients that are not finite: where(), because a factor of 0 would give NaN.
+      const auto write = [&](const Tensor& target, const Tensor& source) {
+        copy_(target, range.scale.advance.defined() ? where(ne(range.scale.advance, 0), source, target) : source);
+      };
+      write(range.moments[0], means[i]);
+      write(value, value * kept_part - step * reshape(cast(turned, kept), {-1}));
+      if (range.master.defined()) copy_(range.parameter, value);
+    }
+  };
+  std::vector<bool> is_done(ranges.size());
+  for (std::size_t first = 0; first < ranges.size(); ++first) {
+    if (is_done[first] || ranges[first].parameter.numel() == 0) continue;
+    const Shape shape = shape_of(ranges[first]);
+    std::vector<const ParameterRange*> together;
+    for (std::size_t i = first; i < ranges.size(); ++i) {
+      const bool is_alike = !is_done[i] && shape_of(ranges[i]) == shape && value_of(ranges[i]).dtype() == value_of(ranges[first]).dtype();
+      const bool fits = together.empty() || static_cast<std::int64_t>(together.size() + 1) * numel(shape) <= most;
+      if (!is_alike || !fits) continue;
+      together.push_back(&ranges[i]);
+      is_done[i] = true;
+    }
+    update(together);
+  }
 }
 
 }  // namespace tern::train

@@ -455,25 +455,6 @@ TEST_CASE("RMSprop centred at gradients that are all equal has no root of a nega
   }
 }
 
-TEST_CASE("Orthogonalised matrices have singular values near 1", "[optim]") {
-  // A rotation times a diagonal: the singular values are the diagonal's.
-  const double c = std::cos(0.3), s = std::sin(0.3);
-  const Tensor turn = Tensor::from(Vector{c, -s, 0, s, c, 0, 0, 0, 1}, {3, 3}), sizes = Tensor::from(Vector{3, 0.5, 1}, {1, 3});
-  const Vector left = matmul(transpose(turn, 0, 1), train::orthogonalize(turn * sizes)).to_vector<double>();
-  for (std::size_t i = 0; i < 9; ++i) {
-    if (i % 4 != 0) CHECK(std::abs(left[i]) < 1e-9);
-    else CHECK((left[i] > 0.65 && left[i] < 1.25));
-  }
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {  // squares beyond the 16-bit floats' range are no harm
-    const Tensor x = cast(full({2, 2}, dtype == DType::f16 ? 3e4 : 1e15) * Tensor::from(std::vector<float>{1, 0, 0, 1}, {2, 2}), dtype);
-    const std::vector<float> y = floats(cast(train::orthogonalize(x), DType::f32));
-    CHECK((y[0] > 0.65f && y[0] < 1.25f));
-    CHECK(y[1] == 0);
-  }
-  CHECK(distance(floats(train::orthogonalize(zeros({3, 2}))), std::vector<float>(6)) == 0);
-  CHECK_THROWS_WITH(train::orthogonalize(zeros({3})), "[orthogonalize] expected a matrix but got (3,)");
-}
-
 TEST_CASE("A Muon refuses to be sharded, and goes on as it was", "[optim]") {
   struct Alone final : train::Exchange {
     bool is_sharded() const override { return true; }
