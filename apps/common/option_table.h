@@ -69,6 +69,12 @@ struct Entry {
   }
 };
 
+/// The entry of a key that is in the table.
+template <class Options>
+const Entry<Options>& entry_of(const std::vector<Entry<Options>>& entries, const std::string& key) {
+  return *std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.key == key; });
+}
+
 /// Throws UsageError for an option that is out of range, and if `conflict` returns the fault of options that do not fit together, such as
 /// "heads: expected ...", and not "".
 template <class Options>
@@ -111,16 +117,27 @@ std::string preset_values(const Entry<Options>& entry, const std::vector<Options
 
 /// Adds an option that appends the user's text to `given`, which has to outlive the parsing.
 template <class Options>
-void add_entry(CLI::App& command, const Entry<Options>& entry, const std::vector<Options>& presets, Given<Options>& given) {
-  const std::string help = fmt::format("{} ({})", entry.help, entry.shown.empty() ? preset_values(entry, presets) : entry.shown);
+CLI::Option* add_entry(CLI::App& command, const Entry<Options>& entry, const std::string& help, Given<Options>& given) {
   const auto keep = [&given, &entry](const std::string& text) { given.emplace_back(&entry, text); };
   CLI::Option* option = std::holds_alternative<bool Options::*>(entry.member)
                             ? add_switch(command, entry.flag(), help, [keep](bool value) { keep(value ? "True" : "False"); })
                             : command.add_option_function<std::string>(entry.flag(), keep, help)->check(entry.check);
-  option->group("The preset's values, and options that change them");
   if (std::holds_alternative<std::int64_t Options::*>(entry.member)) option->type_name("N");
   if (std::holds_alternative<double Options::*>(entry.member)) option->type_name("X");
   if (std::holds_alternative<std::string Options::*>(entry.member)) option->type_name("NAME");
+  return option;
+}
+
+/// Adds the entries that have a help, which then shows their defaults, except those with a key in `without`.
+template <class Options>
+void add_entries(CLI::App& command, const std::vector<Entry<Options>>& entries, const std::vector<Options>& presets, Given<Options>& given,
+                 const std::vector<std::string>& without = {}) {
+  for (const Entry<Options>& entry : entries) {
+    if (entry.help.empty() || std::find(without.begin(), without.end(), entry.key) != without.end()) continue;
+    const std::string values = entry.shown.empty() ? preset_values(entry, presets) : entry.shown;
+    add_entry(command, entry, fmt::format("{} ({})", entry.help, values), given)
+        ->group("The preset's values, and options that change them");
+  }
 }
 
 template <class Options>

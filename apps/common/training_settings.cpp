@@ -111,11 +111,14 @@ void add_gradient_options(CLI::App& command, std::string& gradient_sync, double&
       ->group(group);
 }
 
-void require_alone(bool compile) {
+Device device_of(const TrainingSettings& settings) {
+  const Device device = use(settings);
+  require_precision(precision(settings), device);
   const auto ranks = parallel::launch_environment();
-  if (compile && ranks && ranks->size > 1)
+  if (settings.compile && ranks && ranks->size > 1)
     throw UsageError(
         fmt::format("--compile: a program has no collectives, which {} processes need; leave it out, or train in one", ranks->size));
+  return device;
 }
 
 void add_run_options(CLI::App& command, RunSettings& settings) {

@@ -39,27 +39,34 @@ void require_precision(train::Precision precision, Device device);
 /// Options of a training run that affect its results by rounding at most, and are not a part of config.json.
 struct RunSettings : Processors {
   std::string out;           ///< the run directory
+  std::string data;          ///< directory of the data, if the program reads one; "": the resumed run's
   std::int64_t profile = 0;  ///< updates to profile; 0: none
   bool compile = false;      ///< updates are compiled
   train::CheckpointOptions checkpoints;
   train::RankOptions ranks;
 };
 
-/// The part of a run's configuration that programs share. A program's Options inherit both structs, and set the defaults of its own.
-struct TrainingSettings {
+/// The part of a run's configuration that programs share. A program's Options inherit it, and set the defaults of its own; what is not in
+/// its table of entries stays as it is here.
+struct TrainingSettings : RunSettings {
   std::string preset;
   std::int64_t seed = 1;
   bool use_fused_kernel = true;
   std::string activation_checkpointing = "none";  ///< of checkpointing_names
   std::string precision = "fp32";                 ///< of precision_names
   std::int64_t epochs = 1;
+  std::int64_t updates = 0;  ///< 0: those of the epochs
   std::int64_t batch_size = 32;
-  double lr = 1e-3;  ///< peak learning rate
+  std::int64_t accumulate = 1;  ///< batches of an update (gradient accumulation)
+  double lr = 1e-3;             ///< peak learning rate
   double beta2 = 0.999;
   double weight_decay = 0;  ///< decoupled: AdamW's
   std::string schedule = "constant";
-  std::int64_t warmup = 0;  ///< updates
-  double clip = 0;          ///< gradient norm; 0: no clipping
+  std::int64_t warmup = 0;       ///< updates
+  double clip = 0;               ///< gradient norm; 0: no clipping
+  double ema = 0;                ///< decay of train::Ema, whose averages are the model; 0: no average
+  std::int64_t valid_every = 0;  ///< updates between validations; 0: an epoch's
+  std::int64_t patience = 0;     ///< the training ends after so many validations without a better model; 0: never
 };
 
 /// The precision of settings that have been checked.
@@ -71,29 +78,10 @@ void add_gradient_options(CLI::App& command, std::string& gradient_sync, double&
 inline constexpr std::int64_t default_profile_steps = 3;
 inline const std::string profile_file_names = "trace.json, ops.md and memory.svg";
 void add_profile_option(CLI::App& command, std::int64_t& steps);
-/// Throws UsageError for --compile in one of several processes.
-void require_alone(bool compile);
+/// The device of a training. Throws UsageError for one that lacks the precision, and for --compile in one of several processes.
+Device device_of(const TrainingSettings& settings);
 /// Adds --compile, --resume, --checkpoint-every, --keep, --profile, the options of gradients and --rank-timeout.
 void add_run_options(CLI::App& command, RunSettings& settings);
-
-/// The options of a resumed run: those of its checkpoint, except for given ones that `may_change` lists. Throws UsageError for another
-/// given option whose value differs from the checkpoint's, FileError for a checkpoint with invalid options.
-template <class Options>
-Options resumed_options(const std::vector<Entry<Options>>& entries, const train::CheckpointHead& head, const Given<Options>& given,
-                        const std::vector<std::string>& may_change) {
-  const Options before = from_json(entries, head.config, head.file.path);
-  Options options = before;
-  for (const auto& [entry, text] : given) {
-    Options changed = before;
-    entry->set(changed, text);
-    const bool may = std::find(may_change.begin(), may_change.end(), entry->key) != may_change.end();
-    if (!may && entry->text(changed) != entry->text(before))
-      throw UsageError(fmt::format("{} {}: the run has {}, and goes on with it; leave the option out, or train anew without --resume",
-                                   entry->flag(), entry->text(changed), entry->text(before)));
-    entry->set(options, text);
-  }
-  return options;
-}
 
 /// Words of a program for the help of the shared entries.
 struct TrainingWords {

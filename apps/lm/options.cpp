@@ -59,38 +59,30 @@ Options cs336() {
   return options;
 }
 
-/// Llama 3.2's and 3.1's, over Llama 3's vocabulary.
-Options llama_1b() { return llama("llama-1b", 16, 2048, 32, 8, 8192); }
-Options llama_3b() { return llama("llama-3b", 28, 3072, 24, 8, 8192); }
+/// Llama 3.1's, over Llama 3's vocabulary as those of 3.2, whose heads are tied.
 Options llama_8b() {
   Options options = llama("llama-8b", 32, 4096, 32, 8, 14336);
   options.tied_head = false;
   return options;
 }
 
-Check scaling() {
-  return [](const std::string& text) -> std::string {
-    const std::vector<std::string> words = apps::words(text);
-    const auto numbers_follow = [&](std::size_t count) {
-      if (words.size() != count + 1) return false;
-      return std::all_of(words.begin() + 1, words.end(), [](const std::string& word) { return real_number(1e-6, 1e9)(word).empty(); });
-    };
-    if (text == "none" || (words.size() > 1 && words[0] == "linear" && numbers_follow(1)) ||
-        (words.size() > 1 && words[0] == "llama3" && numbers_follow(4)))
-      return "";
-    return "expected none, linear,FACTOR or llama3,FACTOR,LENGTH,LOW,HIGH but got " + text;
-  };
+/// The scaling of a text; none for another text.
+std::optional<RopeScaling> scaling_of(const std::string& text) {
+  const std::vector<std::string> words = apps::words(text);
+  std::vector<double> x;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (!real_number(1e-6, 1e9)(words[i]).empty()) return {};
+    x.push_back(std::stod(words[i]));
+  }
+  if (text == "none") return RopeScaling{};
+  if (x.size() == 1 && words[0] == "linear") return RopeScaling{.factor = x[0]};
+  if (x.size() == 4 && words[0] == "llama3")
+    return RopeScaling{.factor = x[0], .original_length = static_cast<std::int64_t>(x[1]), .low_turns = x[2], .high_turns = x[3]};
+  return {};
 }
 
-RopeScaling scaling_of(const std::string& text) {
-  std::vector<std::string> words = apps::words(text);
-  const std::string kind = words.front();
-  words.erase(words.begin());
-  const auto number = [&](std::size_t i) { return std::stod(words[i]); };
-  if (kind == "linear") return {.factor = number(0)};
-  if (kind == "llama3")
-    return {.factor = number(0), .original_length = static_cast<std::int64_t>(number(1)), .low_turns = number(2), .high_turns = number(3)};
-  return {};
+std::string check_scaling(const std::string& text) {
+  return scaling_of(text) ? "" : "expected none, linear,FACTOR or llama3,FACTOR,LENGTH,LOW,HIGH but got " + text;
 }
 
 std::string text_of(const RopeScaling& scaling) {
@@ -108,8 +100,8 @@ std::vector<Options> presets() {
           gpt2("large", 36, 1280, 20, 2.5e-4),
           gpt2("xl", 48, 1600, 25, 2e-4),
           cs336(),
-          llama_1b(),
-          llama_3b(),
+          llama("llama-1b", 16, 2048, 32, 8, 8192),
+          llama("llama-3b", 28, 3072, 24, 8, 8192),
           llama_8b()};
 }
 
@@ -135,13 +127,13 @@ const std::vector<Entry>& entries() {
       {"ff", &Options::ff, whole_number(0, 1'000'000), "hidden units of the feed-forward blocks; 0: 4 width, of llama 8/3 width"},
       {"length", &Options::length, whole_number(1, 1'000'000), "tokens that the model sees"},
       {"vocab", &Options::vocab, whole_number(0, 1'000'000), "tokens that the model knows; 0: as many as the tokenizer"},
-      {"activation", &Options::activation, one_of({"default", "gelu", "gelu_tanh", "relu", "silu"}),
+      {"activation", &Options::activation_text, one_of({"default", "gelu", "gelu_tanh", "relu", "silu"}),
        "default (gelu_tanh of gpt2, silu of llama), gelu, gelu_tanh, relu or silu"},
       {"bias", &Options::bias, truth_value(), "biases of the linear layers; gpt2 has them"},
       {"tied_head", &Options::tied_head, truth_value(), "the head shares the token table"},
-      {"norm_eps", &Options::norm_eps, real_number(1e-12, 1), "added to a norm's variance"},
+      {"norm_eps", &Options::layer_norm_eps, real_number(1e-12, 1), "added to a norm's variance"},
       {"rope_base", &Options::rope_base, real_number(1, 1e12), "base of rotary positions"},
-      {"rope_scaling", &Options::rope_scaling, scaling(), "of rotary positions: none, linear,FACTOR or llama3,FACTOR,LENGTH,LOW,HIGH"},
+      {"rope_scaling", &Options::scaling_text, check_scaling, "of rotary positions: none, linear,FACTOR or llama3,FACTOR,LENGTH,LOW,HIGH"},
       {"dropout", &Options::dropout, real_number(0, 0.99), "probability, for embeddings, attention and branches"},
       {"lora", &Options::lora, whole_number(0, 65536), "rank of the adapters of --init's model, which alone are trained; 0 for none"},
       {"lora_alpha", &Options::lora_alpha, real_number(1e-6, 1e6), "the adapters are scaled by this / --lora"},
@@ -197,30 +189,17 @@ void require_valid(const Options& options) { apps::require_valid(entries(), opti
 
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device) {
   const bool is_llama = options.architecture == "llama";
-  nn::DecoderLMOptions model;
-  model.vocab = options.vocab > 0 ? options.vocab : vocab;
-  model.length = options.length;
-  model.width = options.width;
-  model.layers = options.layers;
-  model.heads = options.heads;
-  model.kv_heads = options.kv_heads;
-  model.head_dim = options.head_dim;
-  model.ff = options.ff > 0 ? options.ff : is_llama ? (8 * options.width / 3 + 63) / 64 * 64 : 4 * options.width;
-  model.dropout = options.dropout;
+  nn::DecoderLMOptions model = options;
+  if (model.vocab == 0) model.vocab = vocab;
+  if (model.ff == 0) model.ff = is_llama ? (8 * model.width / 3 + 63) / 64 * 64 : 4 * model.width;
+  model.activation = is_llama ? nn::Activation::silu : nn::Activation::gelu_tanh;
   for (const nn::Activation each : {nn::Activation::gelu, nn::Activation::gelu_tanh, nn::Activation::relu, nn::Activation::silu})
-    if (options.activation == nn::name(each)) model.activation = each;
-  if (options.activation == "default") model.activation = is_llama ? nn::Activation::silu : nn::Activation::gelu_tanh;
+    if (options.activation_text == nn::name(each)) model.activation = each;
   model.gated = is_llama;
-  model.bias = options.bias;
   model.norm = is_llama ? nn::NormKind::rms : nn::NormKind::layer;
   model.positions = is_llama ? nn::Positions::rotary : nn::Positions::learned;
   model.rope_pairs = is_llama ? RopePairs::halves : RopePairs::adjacent;
-  model.rope_base = options.rope_base;
-  model.rope_scaling = scaling_of(options.rope_scaling);
-  model.layer_norm_eps = options.norm_eps;
-  model.head_bias = false;
-  model.tied_head = options.tied_head;
-  model.initialization = nn::Initialization::gpt2;
+  model.rope_scaling = scaling_of(options.scaling_text).value();
   model.activation_checkpointing = checkpoint_policy_of(options.activation_checkpointing).value();
   model.device = device;
   return model;
@@ -232,20 +211,13 @@ void add_adapters(const Options& options, nn::DecoderLM& model) {
 }
 
 void set_shape(Options& options, const nn::DecoderLMOptions& model) {
-  options.architecture = model.norm == nn::NormKind::rms ? "llama" : "gpt2";
-  options.layers = model.layers;
-  options.width = model.width;
-  options.heads = model.heads;
-  options.kv_heads = model.kv_heads;
-  options.head_dim = model.head_dim;
-  options.ff = model.ff;
-  options.vocab = model.vocab;
-  options.activation = nn::name(model.activation);
-  options.bias = model.bias;
-  options.tied_head = model.tied_head;
-  options.norm_eps = model.layer_norm_eps;
-  options.rope_base = model.rope_base;
-  options.rope_scaling = text_of(model.rope_scaling);
+  Options of_model;
+  static_cast<nn::DecoderLMOptions&>(of_model) = model;
+  of_model.architecture = model.norm == nn::NormKind::rms ? "llama" : "gpt2";
+  of_model.activation_text = nn::name(model.activation);
+  of_model.scaling_text = text_of(model.rope_scaling);
+  for (const Entry& entry : entries())
+    if (is_of_model(entry.key)) entry.set(options, entry.text(of_model));
 }
 
 }  // namespace tern::lm

@@ -9,50 +9,28 @@
 namespace tern::lm {
 
 /// The configuration of a training run, stored in RUN/config.json: a preset's values, some of which options of the command line change.
-/// Models are of GPT-2's or Llama's shape, so that each can be exported.
-struct Options : apps::RunSettings, apps::TrainingSettings {
-  Options()
-      : TrainingSettings{.preset = "small",
-                         .seed = 1,
-                         .batch_size = 8,
-                         .lr = 6e-4,
-                         .beta2 = 0.95,
-                         .weight_decay = 0.1,
-                         .schedule = "cosine",
-                         .warmup = 200,
-                         .clip = 1} {}
+/// Models are of GPT-2's or Llama's shape, so that each can be exported; some of their options follow from others: see model_options().
+struct Options : apps::TrainingSettings, nn::DecoderLMOptions {
+  Options() {
+    preset = "small", batch_size = 8, lr = 6e-4, beta2 = 0.95, weight_decay = 0.1, schedule = "cosine", warmup = 200, clip = 1;
+    length = 1024, width = 768, layers = 12, heads = 12, dropout = 0, tied_head = true;
+    vocab = 0;  // the tokenizer's
+    ff = 0;     // 4 width, of llama's three matrices 8/3 width
+    head_bias = false, initialization = nn::Initialization::gpt2;
+  }
+  using apps::Processors::device, apps::TrainingSettings::activation_checkpointing;  // texts of options
 
-  std::string data;  ///< directory that prepare wrote; a resumed run has its own
-
-  // Model
   std::string base;  ///< directory or file of the model to go on from; "": random weights
   std::string architecture = "gpt2";
-  std::int64_t layers = 12, width = 768, heads = 12, length = 1024;
-  std::int64_t kv_heads = 0;           ///< 0: as many as heads
-  std::int64_t head_dim = 0;           ///< 0: width / heads
-  std::int64_t ff = 0;                 ///< hidden units; 0: 4 width, of llama's three matrices 8/3 width
-  std::int64_t vocab = 0;              ///< 0: the tokenizer's
-  std::string activation = "default";  ///< default: gelu_tanh of gpt2, silu of llama
-  bool bias = true;                    ///< of gpt2
-  bool tied_head = true;
-  double norm_eps = 1e-5;
-  double rope_base = 10000;
-  std::string rope_scaling = "none";  ///< none, linear,FACTOR or llama3,FACTOR,LENGTH,LOW,HIGH: see RopeScaling
-  double dropout = 0;
-  std::int64_t lora = 0;  ///< rank of adapters, which alone are trained; 0: the model is trained
+  std::string activation_text = "default";  ///< default: gelu_tanh of gpt2, silu of llama
+  std::string scaling_text = "none";        ///< none, linear,FACTOR or llama3,FACTOR,LENGTH,LOW,HIGH: see RopeScaling
+  std::int64_t lora = 0;                    ///< rank of adapters, which alone are trained; 0: the model is trained
   double lora_alpha = 16;
   std::string lora_layers = "blocks.";  ///< words of nn::LowRankOptions::layers
   std::int64_t end_of_text = -1;        ///< token between documents; -1: none. Set from the data.
-
-  // Training
-  std::int64_t updates = 0;     ///< 0: `epochs` passes over the tokens
-  std::int64_t accumulate = 1;  ///< batches of an update
   std::string optimizer = "adamw";
-  double muon_lr = 0.02;  ///< Muon's, of the blocks' matrices
-  double ema = 0;
-  std::int64_t valid_every = 0;           ///< updates; 0: an epoch's
+  double muon_lr = 0.02;                  ///< Muon's, of the blocks' matrices
   std::int64_t valid_tokens = 1'000'000;  ///< of the validation text, at most
-  std::int64_t patience = 0;
 };
 
 /// The values of a preset. Throws UsageError for an unknown name.

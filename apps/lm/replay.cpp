@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "autodiff/anomaly.h"
-#include "common/program.h"
+#include "common/training.h"
 #include "io/files.h"
 #include "io/run_directory.h"
 #include "io/safetensors.h"
@@ -31,13 +31,13 @@ std::optional<train::CheckpointHead> checkpoint_before(const std::string& run, s
 }
 
 /// Prints the losses of an update's rows, the worst first: those that are not finite, else three.
-void print_rows(Training& training, const PreparedData& data, const Options& options, std::int64_t update) {
+void print_rows(Training& training, const data::PreparedData& data, const Options& options, std::int64_t update) {
   const NoGrad unrecorded;
   const train::PrecisionScope scope(precision(options));
   training.model().eval();
   std::vector<std::pair<double, std::int64_t>> rows;  // loss, first token
   for (const std::int64_t first : training.rows(update - 1)) {
-    const Training::Batch batch = training.load(data.train, {&first, 1});
+    const Training::Batch batch = training.load({&first, 1});
     rows.emplace_back(training.model().loss(batch.ids, batch.labels).item<double>(), first);
   }
   training.model().train();
@@ -82,16 +82,15 @@ std::string digest(const std::vector<NamedTensor>& weights) {
 }  // namespace
 
 void replay(const Options& options, std::int64_t first, std::int64_t last, bool is_finite) {
-  const Device device = apps::use(options);
-  const PreparedData data = PreparedData::open(options.data);
+  const Ground ground(options);
   manual_seed(static_cast<std::uint64_t>(options.seed));
   const std::optional<train::CheckpointHead> head = checkpoint_before(options.out, first);
-  if (head && head->data_digest != data.digest)
+  if (head && head->data_digest != ground.data.digest)
     throw apps::UsageError(fmt::format("{}: is not the data that {} was trained on: restore it", options.data, options.out));
   if (!head) say("from     the first weights, as {} keeps no checkpoint before update {}\n", printable(options.out), first);
   train::Run run = head ? train::Run("tern-lm", *head) : train::Run("tern-lm");
   const train::StopSignals signals;
-  Training training(options, data, device, run);
+  Training training(options, ground, run);
   train::Trainer& trainer = training.trainer();
   const ModuleNames names = nn::module_names(training.model());
   std::optional<AnomalyMode> anomaly;  // off while all is finite: it sums some gradients in another order
@@ -105,7 +104,7 @@ void replay(const Options& options, std::int64_t first, std::int64_t last, bool 
     anomaly.reset();
     const double loss = trainer.progress().loss;
     const std::vector<NamedTensor> weights = nn::named_masters(training.model(), false);
-    say("update   {} of {}: loss {}, on {}\n", last, trainer.total_updates(), loss, apps::describe(device));
+    say("update   {} of {}: loss {}, on {}\n", last, trainer.total_updates(), loss, apps::describe(ground.device));
     say("weights  checksum {}{}\n", digest(weights), head ? compared(options.out, last, weights) : "");
   } catch (const train::NotFinite& fault) {
     if (is_finite) return replay(options, fault.first, fault.last, false);
@@ -115,28 +114,23 @@ void replay(const Options& options, std::int64_t first, std::int64_t last, bool 
     anomaly.reset();
     say("update   {} of {}: {}\n", update, trainer.total_updates(), fault.what());
   }
-  print_rows(training, data, options, update);
+  print_rows(training, ground.data, options, update);
 }
 
 void add_replay(CLI::App& app) {
   auto* command =
       app.add_subcommand("replay", "make an update of a run once more, from its last checkpoint, and look for values that are not finite");
-  struct State {
-    apps::RunSettings fixed;
-    std::string data;
+  struct State : apps::TrainingArguments<Options> {
     std::int64_t update = 0;
   };
   const auto state = std::make_shared<State>();
-  command->add_option("run", state->fixed.out, "run directory of tern-lm train")->required()->type_name("RUN");
+  command->add_option("run", state->out, "run directory of tern-lm train")->required()->type_name("RUN");
   command->add_option("--update", state->update, "number of the update, from 1")->required()->check(apps::positive_count())->type_name("N");
   command->add_option("--data", state->data, "directory that prepare wrote (the run's)")->type_name("DIR");
-  apps::add_processor_options(*command, state->fixed);
+  apps::add_processor_options(*command, *state);
   command->callback([state] {
-    const train::CheckpointHead head = train::last_checkpoint("tern-lm", state->fixed.out);
-    Options options = apps::from_json(entries(), head.config, head.file.path);
-    static_cast<apps::RunSettings&>(options) = state->fixed;
-    options.data = state->data.empty() ? head.data : state->data;
-    require_valid(options);
+    const Options options = state->resumed("tern-lm", entries(), {});
+    const train::CheckpointHead head = train::last_checkpoint("tern-lm", options.out);
     if (const std::int64_t total = head.numbers.get_object("loop").get_int("updates"); state->update > total)
       throw apps::UsageError(fmt::format("--update {}: the training has {} updates", state->update, total));
     replay(options, state->update, state->update, true);

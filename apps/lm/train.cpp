@@ -1,53 +1,115 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
-#include "common/program.h"
+#include "backend/usable_memory.h"
+#include "common/training.h"
 #include "lm/commands.h"
 #include "lm/language_model.h"
 #include "lm/training.h"
+#include "profile/memory_history.h"
+#include "text/unicode.h"
 
 namespace tern::lm {
 
+using apps::counted, apps::say, text::printable;
+
 namespace {
 
-struct State {
-  apps::RunSettings fixed;
+void train_once(Options options) {
+  const double started = train::seconds_now();
+  if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
+  const Ground ground(options);
+  const data::PreparedData& data = ground.data;
+  options.end_of_text = data.end_of_text;
+  manual_seed(static_cast<std::uint64_t>(options.seed));
+
+  apps::Session session("tern-lm", options, ground.device, apps::to_json(entries(), options), started);
+  session.set_data(std::filesystem::absolute(options.data).string(), data.digest);
+  if (options.lora == 0) session.run.require_size(ground.parameters);
+  Training training(options, ground, session.run);
+  train::Trainer& trainer = training.trainer();
+  say("data     {} training tokens, {} validation tokens, vocabulary {}\n", data.train.size(), data.valid.size(), ground.shape.vocab);
+  say("model    {}, {}, width {}, {}, length {}: {:.2f} M parameters\n", options.architecture, counted(options.layers, "layer"),
+      options.width, counted(options.heads, "head"), options.length, static_cast<double>(ground.parameters) / 1e6);
+  session.say_training(trainer, fmt::format("{} tokens", options.batch_size * options.accumulate * options.length), options.optimizer);
+  if (!session.run.is_resumed()) session.run.write_tokenizer(data.tokenizer.to_json());
+
+  try {
+    trainer.run();
+  } catch (const train::NotFinite& fault) {
+    if (session.ranks.is_alone()) throw;
+    throw std::runtime_error(fault.what());
+  }
+  session.ranks.leave();
+  if (!session.ranks.is_first()) return;
+  training.model().eval();
+  const train::Sample sample = training.sample();
+  say("\n{}|{}\n\n", printable(sample.source), printable(sample.translation));
+  session.finish(session.summary(trainer, ground.parameters, "tokens").update(trainer.best().validation.numbers));
+}
+
+/// Trains, and writes the run to options.out. Throws UsageError or Error for invalid options, before anything is written.
+void train(const Options& options) {
+  try {
+    train_once(options);
+  } catch (const train::NotFinite& fault) {
+    say("\nreplay   of the updates {} to {}, as the loss is not finite\n", fault.first, fault.last);
+    replay(options, fault.first, fault.last, false);
+    throw;
+  }
+}
+
+/// The peak of the device's memory in two updates of so many rows, the second of which has all moments.
+std::size_t peak(Options options, const Ground& ground, std::int64_t rows) {
+  options.batch_size = rows;
+  options.accumulate = 1;
+  train::Run run("tern-lm");
+  Training training(options, ground, run);
+  reset_peak_memory(ground.device);
+  training.trainer().replay(2, [](std::int64_t) {});
+  return memory_statistics(ground.device).peak_allocated;
+}
+
+/// Prints the memory of an update, as two small ones have it, and the largest batch that fits. Throws as train() does.
+void fit(const Options& options) {
+  const Ground ground(options);
+  const train::StopSignals signals;
+  const std::size_t one = peak(options, ground, 1), two = peak(options, ground, 2);
+  const std::size_t row = std::max<std::size_t>(two - std::min(one, two), 1), fixed = one - std::min(one, row);
+  const std::uint64_t usable = with_backend(ground.device, [&](auto dev) { return backend::usable_memory(dev, ground.device); });
+  const auto text = [](std::size_t bytes) { return profile::bytes_text(bytes); };
+  say("model    {:.2f} M parameters\n", static_cast<double>(ground.parameters) / 1e6);
+  say("memory   {} of weights, gradients and moments, and {} of activations a row of {} tokens, {}\n", text(fixed), text(row),
+      options.length, options.precision);
+  say("batch    of --batch-size {}: {}\n", options.batch_size, text(fixed + row * static_cast<std::size_t>(options.batch_size)));
+  say("fits     --batch-size {} in the {} of {}\n", usable > fixed ? (usable - fixed) / row : 0, text(usable),
+      apps::describe(ground.device));
+}
+
+struct Arguments : apps::TrainingArguments<Options> {
   bool fit = false;
-  std::string data, preset = "small", base, config;
-  apps::Given<Options> given;
+  std::string base;
 
-  /// All that is given, the command line last.
-  apps::Given<Options> all() const {
-    apps::Given<Options> result = apps::read_config(entries(), config);
-    result.insert(result.end(), given.begin(), given.end());
-    return result;
-  }
-
-  Options resumed() const {
-    const train::CheckpointHead head = train::last_checkpoint("tern-lm", fixed.out);
-    Options options = apps::resumed_options(entries(), head, all(), changeable);
-    options.data = data.empty() ? head.data : data;
-    return options;
-  }
-
+  /// The given options over the preset, and over the model to go on from.
   Options chosen() const {
     if (data.empty()) throw apps::UsageError("--data is required (tern-lm train --help lists the options)");
-    const apps::Given<Options> given_here = all();
-    Options options = lm::preset(apps::find_given(given_here, "preset").value_or(preset));
+    const apps::Given<Options> all_given = all(entries());
+    Options options = preset(apps::find_given(all_given, "preset").value_or("small"));
     if (!base.empty()) {
       const nn::DecoderLMOptions model = shape_of(base);
       set_shape(options, model);
       options.length = model.length;
       options.base = std::filesystem::absolute(base).string();
     }
-    for (const auto& [entry, text] : given_here) {
+    for (const auto& [entry, text] : all_given) {
       if (!base.empty() && is_of_model(entry->key))
         throw apps::UsageError(fmt::format("{} {}: {} has its own; leave the option out", entry->flag(), text, base));
       entry->set(options, text);
     }
-    options.data = data;
+    static_cast<apps::RunSettings&>(options) = *this;
     return options;
   }
 };
@@ -56,25 +118,24 @@ struct State {
 
 void add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a model on prepared tokens");
-  const auto state = std::make_shared<State>();
-  command->add_option("--data", state->data, "directory that prepare wrote; a resumed run knows its own")->type_name("DIR");
-  command->add_option("--out", state->fixed.out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("--data", arguments->data, "directory that prepare wrote; a resumed run knows its own")->type_name("DIR");
+  command->add_option("--out", arguments->out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
   apps::add_switch(*command, "--fit", "say the memory of an update and the largest batch that fits, and train nothing",
-                   [state](bool value) { state->fit = value; });
-  const std::vector<Options> all = presets();
+                   [arguments](bool value) { arguments->fit = value; });
   std::string names;
-  for (const Options& options : all) names += (names.empty() ? "" : ", ") + options.preset;
-  command->add_option("--preset", state->preset, names + "; small to xl are GPT-2's sizes")->type_name("NAME")->capture_default_str();
-  command->add_option("--init", state->base, "model to go on from: a run, or a directory in Hugging Face's format")->type_name("MODEL");
-  apps::add_config_option(*command, state->config);
-  apps::add_processor_options(*command, state->fixed);
-  apps::add_run_options(*command, state->fixed);
-  for (const Entry& entry : entries())
-    if (!entry.help.empty()) apps::add_entry(*command, entry, all, state->given);
-  command->callback([state] {
-    Options options = state->fixed.checkpoints.resume ? state->resumed() : state->chosen();
-    static_cast<apps::RunSettings&>(options) = state->fixed;
-    if (state->fit) return fit(options);
+  for (const Options& options : presets()) names += (names.empty() ? "" : ", ") + options.preset;
+  apps::add_entry(*command, apps::entry_of(entries(), "preset"), names + "; small to xl are GPT-2's sizes", arguments->given)
+      ->default_str("small");
+  command->add_option("--init", arguments->base, "model to go on from: a run, or a directory in Hugging Face's format")->type_name("MODEL");
+  apps::add_config_option(*command, arguments->config);
+  apps::add_processor_options(*command, *arguments);
+  apps::add_run_options(*command, *arguments);
+  apps::add_entries(*command, entries(), presets(), arguments->given);
+  command->callback([arguments] {
+    const bool resumes = arguments->checkpoints.resume;
+    const Options options = resumes ? arguments->resumed("tern-lm", entries(), changeable) : arguments->chosen();
+    if (arguments->fit) return fit(options);
     apps::require_named("--out", options.out);
     train(options);
   });

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <numbers>
+#include <numeric>
 
-#include "common/program.h"
-#include "io/files.h"
+#include "common/training.h"
 #include "lm/language_model.h"
 #include "nn/generate.h"
 #include "ops/factory.h"
@@ -16,19 +15,17 @@
 #include "tensor/sizes.h"
 #include "text/batching.h"
 #include "text/random.h"
-#include "text/unicode.h"
-#include "trainer/terminal.h"
 
 namespace tern::lm {
 
 namespace {
 
 /// The model of the options, with the weights of options.base if there is one.
-nn::DecoderLM make_model(const Options& options, const PreparedData& data, Device device) {
-  nn::DecoderLM model(model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device));
+nn::DecoderLM make_model(const Options& options, const Ground& ground) {
+  nn::DecoderLM model(ground.shape);
   if (options.base.empty()) return model;
-  const LanguageModel base = load(options.base, {.length = options.length, .device = device, .dequantizes = true});
-  if (base.tokenizer.to_json() != data.tokenizer.to_json())
+  const LanguageModel base = load(options.base, {.length = options.length, .device = ground.device, .dequantizes = true});
+  if (base.tokenizer.to_json() != ground.data.tokenizer.to_json())
     throw apps::UsageError(fmt::format("--init {}: has another tokenizer than --data {}: prepare the text with --tokenizer {}",
                                        options.base, options.data, tokenizer_of(options.base)));
   {
@@ -40,62 +37,65 @@ nn::DecoderLM make_model(const Options& options, const PreparedData& data, Devic
   return model;
 }
 
+data::PreparedData open_data(const Options& options) {
+  require_valid(options);
+  return data::PreparedData::open(options.data);
+}
+
 }  // namespace
 
-Training::Training(const Options& options, const PreparedData& data, Device device, train::Run& run)
+Ground::Ground(const Options& options)
+    : device(apps::device_of(options)),
+      data(open_data(options)),
+      shape(model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device)),
+      parameters(apps::count_parameters(shape)) {
+  apps::require_memory(parameters, device, "use a smaller --width, --layers or --vocab");
+}
+
+Training::Training(const Options& options, const Ground& ground, train::Run& run)
     : options_(options),
       kernels_(options.use_fused_kernel),
-      data_(data),
-      device_(device),
-      model_(make_model(options, data, device)),
-      ranks_(run.ranks() && !run.ranks()->is_alone() ? run.ranks() : nullptr) {
+      data_(ground.data),
+      device_(ground.device),
+      model_(make_model(options, ground)),
+      ranks_(run.ranks()),
+      windows_of_rows_(data_.train, options.length, 1) {
   const std::int64_t rows = options.batch_size * options.accumulate, length = options.length;
-  if (data.train.size() <= length)
+  if (data_.train.size() <= length)
     throw apps::UsageError(
-        fmt::format("--length {}: the training text has {} tokens: expected a smaller length, or more text", length, data.train.size()));
-  if (data.valid.size() < 2) throw apps::UsageError("--data: the validation text has no token to predict: prepare more text");
-  windows_ = std::max<std::int64_t>((data.train.size() - 1) / length - 1, 1);
+        fmt::format("--length {}: the training text has {} tokens: expected a smaller length, or more text", length, data_.train.size()));
+  if (data_.valid.size() < 2) throw apps::UsageError("--data: the validation text has no token to predict: prepare more text");
+  windows_ = std::max<std::int64_t>((data_.train.size() - 1) / length - 1, 1);
   per_epoch_ = std::max<std::int64_t>(windows_ / rows, 1);
   const Reduction reduction = ranks_ ? Reduction::sum : Reduction::mean;
+  train::TrainerOptions training = apps::trainer_options(options, per_epoch_);
+  if (options.updates > 0) training.updates = options.updates;
+  training.saves_frozen = options.lora == 0;
+  training.unit = "tokens";
+  training.may_end_early = options.patience > 0;
   trainer_.emplace(
       model_,
       train::Task{.loss = [this, reduction](const Batch& batch) { return model_.loss(batch.ids, batch.labels, {.reduction = reduction}); },
                   .batch = [this](std::int64_t update) { return batch(update); },
                   .optimizer = [this](const Tensors& parameters) { return optimizer(parameters); },
                   .validate = [this](const train::Trainer& trainer) { return validate(trainer); }},
-      train::TrainerOptions{.updates = options.updates > 0 ? options.updates : options.epochs * per_epoch_,
-                            .updates_per_epoch = per_epoch_,
-                            .valid_every = options.valid_every,
-                            .patience = options.patience,
-                            .lr = options.lr,
-                            .schedule = options.schedule,
-                            .warmup = options.warmup,
-                            .clip = options.clip,
-                            .ema = options.ema,
-                            .saves_frozen = options.lora == 0,
-                            .precision = precision(options),
-                            .unit = "tokens",
-                            .may_end_early = options.patience > 0,
-                            .profile = options.profile,
-                            .compile = options.compile},
-      run);
+      std::move(training), run);
 }
 
 /// Matrices decay; norms and biases do not. Muon updates the matrices of the blocks.
 std::unique_ptr<train::Optimizer> Training::optimizer(const Tensors& parameters) const {
   const std::vector<NamedTensor> names = nn::named_masters(model_, false);
-  Tensors of_blocks, matrices, others;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const bool is_matrix = parameters[i].dims() >= 2;
-    const bool is_muons = is_matrix && options_.optimizer == "muon" && names[i].name.starts_with("blocks.");
-    (is_muons ? of_blocks : is_matrix ? matrices : others).push_back(parameters[i]);
-  }
   const train::AdamWOptions decaying{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
   train::AdamWOptions plain = decaying;
   plain.weight_decay = 0;
-  std::vector<train::AdamW::Group> groups;
-  if (!matrices.empty()) groups.push_back({matrices, decaying});
-  if (!others.empty()) groups.push_back({others, plain});
+  std::vector<train::AdamW::Group> groups = {{{}, decaying}, {{}, plain}};
+  Tensors of_blocks;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const bool is_matrix = parameters[i].dims() >= 2;
+    const bool is_muons = is_matrix && options_.optimizer == "muon" && names[i].name.starts_with("blocks.");
+    (is_muons ? of_blocks : groups[is_matrix ? 0 : 1].parameters).push_back(parameters[i]);
+  }
+  std::erase_if(groups, [](const train::AdamW::Group& group) { return group.parameters.empty(); });
   if (of_blocks.empty()) return std::make_unique<train::AdamW>(groups);
   const train::MuonOptions orthogonal{
       .lr = options_.muon_lr, .weight_decay = options_.weight_decay, .dtype = device_ == cpu ? DType::f32 : DType::bf16};
@@ -119,15 +119,9 @@ std::vector<std::int64_t> Training::rows(std::int64_t update) const {
   return result;
 }
 
-Training::Batch Training::load(const TokenList& tokens, std::span<const std::int64_t> first) const {
-  const std::int64_t length = std::min(options_.length, tokens.size() - 1), rows = static_cast<std::int64_t>(first.size());
-  std::vector<std::int64_t> ids, labels, window(static_cast<std::size_t>(length) + 1);
-  for (const std::int64_t at : first) {
-    tokens.read(at, window);
-    ids.insert(ids.end(), window.begin(), window.end() - 1);
-    labels.insert(labels.end(), window.begin() + 1, window.end());
-  }
-  return {Tensor::from(ids, {rows, length}, device_), Tensor::from(labels, {rows, length}, device_)};
+Training::Batch Training::load(const data::TokenWindows& windows, std::span<const std::int64_t> indices) const {
+  const Tensors batch = windows.batch(indices);
+  return {batch[0].to(device_), batch[1].to(device_)};
 }
 
 /// Of several ranks: this rank's rows.
@@ -143,7 +137,7 @@ train::UpdateBatch Training::batch(std::int64_t update) const {
       of_rank = ranks_->part(options_.batch_size, train::rows_multiple(length, options_.width, hidden));
       own = own.subspan(static_cast<std::size_t>(of_rank.rows.first), static_cast<std::size_t>(of_rank.rows.count));
     }
-    result.parts.emplace_back(load(data_.train, own), static_cast<double>(options_.batch_size * length), of_rank);
+    result.parts.emplace_back(load(own), static_cast<double>(options_.batch_size * length), of_rank);
   }
   return result;
 }
@@ -154,16 +148,17 @@ train::Validation Training::validate(const train::Trainer& trainer) {
   const train::PrecisionScope scope(precision(options_));
   model_.eval();
   const std::int64_t length = std::min(options_.length, data_.valid.size() - 1);
-  const std::int64_t windows = std::max<std::int64_t>(std::min(options_.valid_tokens, data_.valid.size() - 1) / length, 1);
+  const std::int64_t count = std::max<std::int64_t>(std::min(options_.valid_tokens, data_.valid.size() - 1) / length, 1);
+  const data::TokenWindows windows(data_.valid, length);
   Tensor total = zeros({}, DType::f32, device_);
-  for (std::int64_t i = 0; i < windows; i += options_.batch_size) {
+  for (std::int64_t i = 0; i < count; i += options_.batch_size) {
     trainer.require_no_stop();
-    std::vector<std::int64_t> first;
-    for (std::int64_t row = i; row < std::min(i + options_.batch_size, windows); ++row) first.push_back(row * length);
-    const Batch batch = load(data_.valid, first);
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(std::min(options_.batch_size, count - i)));
+    std::iota(rows.begin(), rows.end(), i);
+    const Batch batch = load(windows, rows);
     add_(total, model_.loss(batch.ids, batch.labels, {.reduction = Reduction::sum}));
   }
-  const double loss = trainer.require_finite(total.item<double>() / static_cast<double>(windows * length));
+  const double loss = trainer.require_finite(total.item<double>() / static_cast<double>(count * length));
   const double bits = loss / std::numbers::ln2 * static_cast<double>(data_.valid.size()) /
                       static_cast<double>(std::max<std::int64_t>(data_.valid_bytes, 1));
   train::Validation result{.rank = std::pair(-loss, 0.0),
@@ -197,72 +192,6 @@ train::Sample Training::sample() const {
   };
   const nn::TokenIds& ids = written.front().front().tokens;
   return {decoded(text.begin(), middle), decoded(ids.begin(), ids.end()), decoded(middle, text.end())};
-}
-
-using apps::counted, apps::duration, apps::say, text::printable, train::seconds_now;
-
-static void train_once(Options options) {
-  const double started = seconds_now();
-  require_valid(options);
-  if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
-  const Device device = apps::use(options);
-  apps::require_precision(precision(options), device);
-  apps::require_alone(options.compile);
-  const PreparedData data = PreparedData::open(options.data);
-  options.end_of_text = data.end_of_text;
-  const nn::DecoderLMOptions shape = model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device);
-  const std::int64_t params = apps::count_parameters(shape);
-  apps::require_memory(params, device, "use a smaller --width, --layers or --vocab");
-  manual_seed(static_cast<std::uint64_t>(options.seed));
-
-  train::Ranks ranks(options.ranks, device);
-  const train::StopSignals signals;
-  train::Run run("tern-lm", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
-  run.set_data(std::filesystem::absolute(options.data).string(), data.digest);
-  ranks.require_same("options or data", apps::to_json(entries(), options).dump() + data.digest);
-  if (options.lora == 0) run.require_size(params);
-  Training training(options, data, device, run);
-  train::Trainer& trainer = training.trainer();
-  say("data     {} training tokens, {} validation tokens, vocabulary {}\n", data.train.size(), data.valid.size(), shape.vocab);
-  say("model    {}, {}, width {}, {}, length {}: {:.2f} M parameters\n", options.architecture, counted(shape.layers, "layer"), shape.width,
-      counted(shape.heads, "head"), shape.length, static_cast<double>(params) / 1e6);
-  say("training {} updates of {} tokens on {}{}, {}, {}, {}\n", trainer.total_updates(),
-      options.batch_size * options.accumulate * options.length, ranks.describe(), apps::describe(device), options.precision,
-      options.optimizer, apps::describe_step(options.use_fused_kernel, device, options.compile));
-  if (!run.is_resumed()) run.write_tokenizer(data.tokenizer.to_json());
-
-  try {
-    trainer.run();
-  } catch (const train::NotFinite& fault) {
-    if (ranks.is_alone()) throw;
-    throw std::runtime_error(fault.what());
-  }
-  ranks.leave();
-  if (!ranks.is_first()) return;
-  training.model().eval();
-  io::JsonObject summary;
-  summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
-  summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
-  if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
-  summary.set("updates", trainer.updates()).set("best_epoch", trainer.best().round).set("best_update", trainer.best().update);
-  summary.set("train_seconds", trainer.seconds()).set("total_seconds", seconds_now() - started);
-  summary.set("tokens_per_second", trainer.items_per_second()).set("train_loss", trainer.train_loss());
-  summary.update(trainer.best().validation.numbers);
-  run.finish(summary);
-  const train::Sample sample = training.sample();
-  say("\n{}|{}\n\n", printable(sample.source), printable(sample.translation));
-  say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
-      run.is_resumed() ? "since --resume" : "in all", printable(options.out));
-}
-
-void train(const Options& options) {
-  try {
-    train_once(options);
-  } catch (const train::NotFinite& fault) {
-    say("\nreplay   of the updates {} to {}, as the loss is not finite\n", fault.first, fault.last);
-    replay(options, fault.first, fault.last, false);
-    throw;
-  }
 }
 
 }  // namespace tern::lm

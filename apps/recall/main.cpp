@@ -1,77 +1,46 @@
 // tern-recall: trains models that look up what they have read, compares them, and builds one by hand.
 #include "common/program.h"
+#include "common/training.h"
 #include "recall/commands.h"
 
 namespace tern::recall {
 namespace {
 
-/// The command line of a training: its preset, and single values that change it.
-struct Arguments {
-  apps::RunSettings fixed;
-  std::string preset, task, config;
-  apps::Given<Options> given;
+using Arguments = apps::TrainingArguments<Options>;
 
-  /// The options of the resumed run.
-  Options resumed() const {
-    apps::Given<Options> all = apps::read_config(entries(), config);
-    all.insert(all.end(), given.begin(), given.end());
-    for (const Entry& entry : entries())
-      if (const std::string& text = entry.key == "preset" ? preset : task; entry.help.empty() && !text.empty())
-        all.emplace_back(&entry, text);
-    return with_fixed(apps::resumed_options(entries(), train::last_checkpoint("tern-recall", fixed.out), all, changeable));
-  }
-
-  /// The preset; by default that of the task.
-  Options chosen() const {
-    const apps::Given<Options> file = apps::read_config(entries(), config);
-    const auto or_of_file = [&](const std::string& text, const char* key) {
-      return !text.empty() ? text : apps::find_given(file, key).value_or("");
-    };
-    const std::string chosen_task = or_of_file(task, "task");
-    std::string name = or_of_file(preset, "preset");
-    if (name.empty()) name = chosen_task == "mqar" ? "mqar" : "quick";
-    Options options = recall::preset(name);
-    for (const auto& [entry, text] : file) entry->set(options, text);
-    options.preset = name;
-    if (!chosen_task.empty()) options.task = chosen_task;
-    for (const auto& [entry, text] : given) {
-      if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
-        throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
-      entry->set(options, text);
-    }
-    return with_fixed(options);
-  }
-
- private:
-  Options with_fixed(Options options) const {
-    static_cast<apps::RunSettings&>(options) = fixed;
-    return options;
-  }
-};
+/// The given options over the preset, which is by default that of the task.
+Options chosen(const Arguments& arguments) {
+  const apps::Given<Options> all = arguments.all(entries());
+  const std::optional<std::string> task = apps::find_given(all, "task");
+  Options options = preset(apps::find_given(all, "preset").value_or(task == "mqar" ? "mqar" : "quick"));
+  for (const auto& [entry, text] : all) entry->set(options, text);
+  for (const auto& [entry, text] : arguments.given)
+    if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
+      throw apps::UsageError(fmt::format("{}: expected --task {}, which alone has it, but got {}", entry->flag(), owner, options.task));
+  static_cast<apps::RunSettings&>(options) = arguments;
+  return options;
+}
 
 /// Adds the options of a training except those in `without`.
 void add_training(CLI::App& command, Arguments& arguments, const std::vector<std::string>& without = {}) {
-  command.add_option("--preset", arguments.preset, "quick (half a minute on a CPU), classic (the course's model) or mqar")
-      ->type_name("NAME");
-  command.add_option("--task", arguments.task, "recall (one question at the end) or mqar (many, of a large vocabulary)")->type_name("NAME");
-  apps::add_processor_options(command, arguments.fixed);
-  const std::vector<Options> all = presets();
-  for (const Entry& entry : entries()) {
-    if (entry.help.empty()) command.get_option(entry.flag())->check(entry.check);
-    else if (std::find(without.begin(), without.end(), entry.key) == without.end()) apps::add_entry(command, entry, all, arguments.given);
-  }
+  apps::add_entry(command, apps::entry_of(entries(), "preset"), "quick (half a minute on a CPU), classic (the course's model) or mqar",
+                  arguments.given);
+  apps::add_entry(command, apps::entry_of(entries(), "task"), "recall (one question at the end) or mqar (many, of a large vocabulary)",
+                  arguments.given);
+  apps::add_processor_options(command, arguments);
+  apps::add_entries(command, entries(), presets(), arguments.given, without);
 }
 
 void add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a model on a recall task");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("--out", arguments->fixed.out, "run directory to write; an earlier run there is replaced")
-      ->required()
-      ->type_name("DIR");
+  command->add_option("--out", arguments->out, "run directory to write; an earlier run there is replaced")->required()->type_name("DIR");
   apps::add_config_option(*command, arguments->config);
   add_training(*command, *arguments);
-  apps::add_run_options(*command, arguments->fixed);
-  command->callback([arguments] { train(arguments->fixed.checkpoints.resume ? arguments->resumed() : arguments->chosen()); });
+  apps::add_run_options(*command, *arguments);
+  command->callback([arguments] {
+    train(arguments->checkpoints.resume ? arguments->resumed("tern-recall", entries(), changeable) : chosen(*arguments));
+  });
 }
 
 /// Adds an option for a list "1,2,3", of numbers that pass the check.
@@ -86,9 +55,7 @@ void add_list(CLI::App& command, const std::string& name, const std::string& hel
       ->type_name(std::is_same_v<T, double> ? "X,X,..." : "N,N,...");
 }
 
-const Entry& entry_of(const std::string& key) {
-  return *std::find_if(entries().begin(), entries().end(), [&](const Entry& entry) { return entry.key == key; });
-}
+const apps::Check& check_of(const std::string& key) { return apps::entry_of(entries(), key).check; }
 
 void add_sweep(CLI::App& app) {
   auto* command = app.add_subcommand("sweep", "train many models; write a table and pictures of their accuracy");
@@ -98,9 +65,7 @@ void add_sweep(CLI::App& app) {
     std::int64_t jobs = 1;
   };
   const auto state = std::make_shared<State>();
-  command
-      ->add_option("--out", state->arguments.fixed.out,
-                   "directory for sweep.csv and the pictures; a sweep that was cut short there goes on")
+  command->add_option("--out", state->arguments.out, "directory for sweep.csv and the pictures; a sweep that was cut short there goes on")
       ->required()
       ->type_name("DIR");
   Grid& lists = state->grid;
@@ -109,19 +74,19 @@ void add_sweep(CLI::App& app) {
   add_list(*command, "--seeds", "seeds (recall 1,2,3,4,5; mqar 1)", apps::seed_value(), lists.seeds);
   add_list(*command, "--lengths", "lengths of mqar, each with its pairs (64,128,256,512)", apps::whole_number(4, 100'000), lists.lengths);
   add_list(*command, "--pairs", "pairs: of mqar one for each length, or one for all (4,8,16,64, else a sixteenth of the length); recall 50",
-           entry_of("pairs").check, lists.pairs);
+           check_of("pairs"), lists.pairs);
   command
       ->add_option("--mixer", lists.mixers,
                    "of the tokens: all, which is each that train knows, or as train's; several for a model each (attention)")
       ->type_name("NAME ...")
-      ->check([](const std::string& text) { return text == "all" ? std::string() : entry_of("mixer").check(text); })
+      ->check([](const std::string& text) { return text == "all" ? std::string() : check_of("mixer")(text); })
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  add_list(*command, "--lrs", "learning rates, tried in turn until one reaches --target (the preset's)", entry_of("lr").check, lists.lrs);
+  add_list(*command, "--lrs", "learning rates, tried in turn until one reaches --target (the preset's)", check_of("lr"), lists.lrs);
   apps::add_value(*command, "--jobs", state->jobs, "models that are trained at once, each on one CPU thread, or in a stream of the GPU",
                   apps::whole_number(1, 1024), "N");
   add_training(*command, state->arguments, {"layers", "width", "seed", "length", "pairs", "mixer", "lr"});
   command->callback([state] {
-    const Options options = state->arguments.chosen();
+    const Options options = chosen(state->arguments);
     const bool is_mqar = options.task == "mqar";
     Grid grid = state->grid;
     const auto fill = [](std::vector<std::int64_t>& list, const std::vector<std::int64_t>& otherwise) {

@@ -10,16 +10,8 @@
 namespace tern::recall {
 
 /// The configuration of a training run, stored in RUN/config.json: a preset's values, some of which options of the command line change.
-struct Options : apps::RunSettings, apps::TrainingSettings {
-  Options()
-      : TrainingSettings{.preset = "quick",
-                         .seed = 1,
-                         .epochs = 50,
-                         .batch_size = 32,
-                         .lr = 5e-4,
-                         .beta2 = 0.999,
-                         .weight_decay = 0.01,
-                         .schedule = "cosine"} {}
+struct Options : apps::TrainingSettings {
+  Options() { preset = "quick", epochs = 50, lr = 5e-4, weight_decay = 0.01, schedule = "cosine"; }
 
   std::string task = "recall";  ///< recall or mqar: see Task
 
@@ -45,9 +37,8 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
   std::string init = "default";  ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02)
 
   // Training. The schedule is constant, cosine (each update), cosine-epoch, linear, wsd or one-cycle.
-  std::string loss = "all";   ///< targets of the loss: all tokens, or the answer
-  double target = 0;          ///< validation accuracy at which training stops; 0: after all epochs
-  std::int64_t patience = 0;  ///< epochs without a better model after which training stops; 0: never
+  std::string loss = "all";  ///< targets of the loss: all tokens, or the answer
+  double target = 0;         ///< validation accuracy at which training stops; 0: after all epochs
 };
 
 /// The values of a preset. Throws UsageError for an unknown name.

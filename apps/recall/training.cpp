@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "common/program.h"
-#include "common/training_settings.h"
+#include "common/training.h"
 #include "io/files.h"
 #include "io/run_directory.h"
 #include "ops/factory.h"
@@ -18,7 +18,6 @@
 #include "recall/commands.h"
 #include "tensor/sizes.h"
 #include "text/batching.h"
-#include "text/unicode.h"
 #include "trainer/terminal.h"
 
 namespace tern::recall {
@@ -52,24 +51,15 @@ Training::Training(const Options& options, const DataSet& data, Device device, t
       train_(upload(data.train)),
       valid_(upload(data.valid)),
       test_(upload(data.test)),
-      ranks_(run.ranks() && !run.ranks()->is_alone() ? run.ranks() : nullptr),
+      ranks_(run.ranks()),
       per_epoch_(ceil_div(train_.count, options.batch_size)) {
   for (const Examples& examples : data.longer) longer_.push_back(upload(examples));
   for (nn::TransformerLayer& block : model_.blocks) block.drop = nn::Dropout(options.branch_dropout);
   if (ranks_) target_counts_ = count_targets(data.train, options_.loss == "answer");
   const train::AdamWOptions adam{.lr = options_.lr, .beta2 = options_.beta2, .weight_decay = options_.weight_decay};
-  train::TrainerOptions training{.updates = options_.epochs * per_epoch_,
-                                 .updates_per_epoch = per_epoch_,
-                                 .patience = options_.patience,
-                                 .lr = options_.lr,
-                                 .schedule = options_.schedule,
-                                 .warmup = options_.warmup,
-                                 .clip = options_.clip,
-                                 .precision = precision(options_),
-                                 .shows_progress = shows_progress,
-                                 .may_end_early = options_.target > 0 || options_.patience > 0,
-                                 .profile = options_.profile,
-                                 .compile = options_.compile};
+  train::TrainerOptions training = apps::trainer_options(options_, per_epoch_);
+  training.shows_progress = shows_progress;
+  training.may_end_early = options_.target > 0 || options_.patience > 0;
   if (options_.schedule == "cosine-epoch")
     training.lr_factor = [this](std::int64_t update) { return train::schedule::cosine((update - 1) / per_epoch_, 0, options_.epochs); };
   const Reduction reduction = ranks_ ? Reduction::sum : Reduction::mean;
@@ -236,9 +226,7 @@ void print_losses(const std::vector<TargetLoss>& losses) {
 
 Device require_trainable(const Options& options) {
   require_valid(options);
-  const Device device = apps::use(options);
-  apps::require_precision(precision(options), device);
-  apps::require_alone(options.compile);
+  const Device device = apps::device_of(options);
   apps::require_memory(apps::count_parameters(model_options(options, device)), device, "use a smaller --width, --layers, --mlp or --pairs");
   return device;
 }
@@ -250,18 +238,13 @@ void train(const Options& options) {
   if (!options.checkpoints.resume) io::RunDirectory::check(options.out);
   manual_seed(static_cast<std::uint64_t>(options.seed));
 
-  train::Ranks ranks(options.ranks, device);
-  const train::StopSignals signals;
-  // Before long work, to detect at once a directory that cannot be written or that another training writes. An earlier run in it stays
-  // until this one has a model.
-  train::Run run("tern-recall", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
+  // Before long work, to detect at once a directory that cannot be written or that another training writes.
+  apps::Session session("tern-recall", options, device, apps::to_json(entries(), options), started);
   const DataSet data = make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
                                      options.valid_examples, options.test_examples);
-  const std::string checksum = digest(data);
-  run.set_data("", checksum);
-  ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
-  run.require_size(apps::count_parameters(model_options(options, device)));
-  Training training(options, data, device, run);
+  session.set_data("", digest(data));
+  session.run.require_size(apps::count_parameters(model_options(options, device)));
+  Training training(options, data, device, session.run);
   train::Trainer& trainer = training.trainer();
   const std::int64_t params = nn::count_parameters(training.model());
   say("task     {}: {} pairs, vocabulary {}; {} training, {} validation, {} test examples\n", options.task, options.pairs,
@@ -270,25 +253,17 @@ void train(const Options& options) {
   say("model    {} of {}, width {}, {}, {}: {:.2f} M parameters\n", counted(options.layers, "layer"), options.mixer, options.width,
       counted(options.heads, "head"), options.mlp > 0 ? fmt::format("MLP of {}", options.mlp * options.width) : "no MLP",
       static_cast<double>(params) / 1e6);
-  say("training {} updates of {} examples at most on {}{}, {}, {}\n", trainer.total_updates(), options.batch_size, ranks.describe(),
-      apps::describe(device), options.precision,
-      apps::describe_step(options.use_fused_kernel, ranks.shard() >= parallel::Shard::gradients ? cpu : device, options.compile));
+  session.say_training(trainer, fmt::format("{} examples at most", options.batch_size));
 
   trainer.run();
-  ranks.leave();
-  if (!ranks.is_first()) return;
+  session.ranks.leave();
+  if (!session.ranks.is_first()) return;
 
   const Score score = training.test();
   const apps::Interval interval = apps::wilson(score.correct, score.answers);
-  io::JsonObject summary;
-  summary.set("preset", options.preset).set("task", options.task).set("device", to_string(device));
-  summary.set("precision", options.precision).set("use_fused_kernel", options.use_fused_kernel).set("params", params);
-  if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
-  summary.set("epochs", trainer.epochs()).set("updates", trainer.updates()).set("best_epoch", trainer.best().round);
-  summary.set("train_seconds", training.seconds()).set("total_seconds", seconds_now() - started);
-  summary.set("examples_per_second", trainer.items_per_second());
-  summary.set("train_loss", trainer.train_loss()).set("test_loss", score.loss);
-  summary.set("test_accuracy", score.accuracy()).set("test_answers", score.answers);
+  io::JsonObject summary = session.summary(trainer, params, "examples");
+  summary.set("task", options.task).set("epochs", trainer.epochs()).set("train_seconds", training.seconds());
+  summary.set("test_loss", score.loss).set("test_accuracy", score.accuracy()).set("test_answers", score.answers);
   summary.set("test_accuracy_low", interval.low).set("test_accuracy_high", interval.high);
   const std::vector<Score> longer = training.test_longer();
   if (!longer.empty())
@@ -311,9 +286,7 @@ void train(const Options& options) {
         i == 0 ? "two" : "four");
   if (const auto passed = training.passed()) say("90% were passed in epoch {}, after {}\n", passed->epoch, duration(passed->seconds));
   else say("90% were not passed in {}\n", counted(trainer.epochs(), "epoch"));
-  run.finish(summary);
-  say("trained in {}, {} {}; the run is in {}\n", duration(training.seconds()), duration(seconds_now() - started),
-      run.is_resumed() ? "since --resume" : "in all", text::printable(options.out));
+  session.finish(summary);
 }
 
 }  // namespace tern::recall

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "common/program.h"
+#include "common/training.h"
 #include "io/json_object.h"
 #include "text/corpus.h"
 #include "text/metrics.h"
@@ -12,56 +13,34 @@ namespace {
 
 void add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a translator from a directory of raw text");
-  struct State {
-    Options options;
-    apps::Given<Options> given;
-    std::string config;
-  };
-  const auto state = std::make_shared<State>();
-  Options& options = state->options;
+  const auto state = std::make_shared<apps::TrainingArguments<Options>>();
   command
-      ->add_option("--data", options.data,
+      ->add_option("--data", state->data,
                    "directory with train.SRC, train.TGT, valid.* (or val.*), test*.*, or tables train.SRC-TGT.tsv; plain or .gz")
       ->type_name("DIR");
-  command->add_option("--src", options.src, "source language: the suffix of its files")->type_name("NAME");
-  command->add_option("--tgt", options.tgt, "target language")->type_name("NAME");
-  command->add_option("--out", options.out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
-  command
-      ->add_option("--preset", options.preset,
-                   "best (for real data), quick (its small form, minutes on a CPU) or classic (the well-known run)")
-      ->type_name("NAME")
-      ->capture_default_str();
+  const auto add = [&](const char* key, const char* help) {
+    return apps::add_entry(*command, apps::entry_of(entries(), key), help, state->given);
+  };
+  add("src", "source language: the suffix of its files");
+  add("tgt", "target language");
+  command->add_option("--out", state->out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
+  add("preset", "best (for real data), quick (its small form, minutes on a CPU) or classic (the well-known run)")->default_str("best");
   apps::add_config_option(*command, state->config);
-  apps::add_processor_options(*command, options);
-  apps::add_run_options(*command, options);
-
-  const std::vector<Options> presets = {preset("best"), preset("quick"), preset("classic")};
-  for (const Entry& entry : entries())
-    if (entry.help.empty()) command->get_option(entry.flag())->check(entry.check);
-    else apps::add_entry(*command, entry, presets, state->given);
+  apps::add_processor_options(*command, *state);
+  apps::add_run_options(*command, *state);
+  apps::add_entries(*command, entries(), {preset("best"), preset("quick"), preset("classic")}, state->given);
 
   command->callback([state, command] {
-    const Options& given = state->options;
-    // In this order, as the command line takes precedence.
-    apps::Given<Options> all = apps::read_config(entries(), state->config);
-    all.insert(all.end(), state->given.begin(), state->given.end());
-    for (const Entry& entry : entries())
-      if (entry.help.empty() && command->count(entry.flag()) > 0) all.emplace_back(&entry, entry.text(given));
-    const auto is_given = [&](const std::string& key) { return command->count("--" + key) > 0 || apps::find_given(all, key).has_value(); };
+    const apps::Given<Options> all = state->all(entries());
+    const bool resumes = state->checkpoints.resume;
     // A resumed run has its own options.
-    for (const char* key : {"data", "src", "tgt", "out"})
-      if (!is_given(key) && (!given.checkpoints.resume || std::string(key) == "out"))
+    for (const std::string key : {"data", "src", "tgt", "out"})
+      if (command->count("--" + key) == 0 && !apps::find_given(all, key) && (!resumes || key == "out"))
         throw apps::UsageError(fmt::format("--{} is required (tern-translate train --help lists the options)", key));
-    Options chosen = preset(apps::find_given(all, "preset").value_or(given.preset));
-    if (given.checkpoints.resume) {
-      const train::CheckpointHead head = train::last_checkpoint("tern-translate", given.out);
-      chosen = apps::resumed_options(entries(), head, all, changeable);
-      chosen.data = head.data;
-    } else {
-      for (const auto& [entry, text] : all) entry->set(chosen, text);
-    }
-    if (!given.data.empty() || !given.checkpoints.resume) chosen.data = given.data;
-    static_cast<apps::RunSettings&>(chosen) = given;
+    if (resumes) return train(state->resumed("tern-translate", entries(), changeable));
+    Options chosen = preset(apps::find_given(all, "preset").value_or("best"));
+    for (const auto& [entry, text] : all) entry->set(chosen, text);
+    static_cast<apps::RunSettings&>(chosen) = *state;
     train(chosen);
   });
 }

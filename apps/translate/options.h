@@ -14,18 +14,10 @@ namespace tern::translate {
 
 /// The configuration of a training run, stored in RUN/config.json: a preset's values, some of which options of the command line change. The
 /// defaults here are those of the preset classic, and of runs that are older than the option.
-struct Options : apps::RunSettings, apps::TrainingSettings {
-  Options()
-      : TrainingSettings{.preset = "best",
-                         .seed = 11111,
-                         .epochs = 20,
-                         .batch_size = 128,
-                         .lr = 0.02,
-                         .beta2 = 0.999,
-                         .weight_decay = 0,
-                         .schedule = "constant"} {}
+struct Options : apps::TrainingSettings {
+  Options() { preset = "best", seed = 11111, epochs = 20, batch_size = 128, lr = 0.02; }
 
-  std::string data, src, tgt;
+  std::string src, tgt;
   std::string test;     ///< names of test sets, separated by commas; "": all in the directory
   std::string teacher;  ///< runs of teachers for distillation, separated by commas; "": none
 
@@ -53,22 +45,17 @@ struct Options : apps::RunSettings, apps::TrainingSettings {
   std::string init = "default";    ///< default: each layer's own, as PyTorch's; gpt2: N(0, 0.02); xavier
 
   // Training. The schedule is constant, cosine, inverse-sqrt, linear, wsd or one-cycle.
-  std::int64_t updates = 0;       ///< maximum number of updates; 0: all epochs
   std::int64_t batch_tokens = 0;  ///< tokens of a batch with padding; 0: batches have batch_size pairs
-  std::int64_t accumulate = 1;    ///< batches of an update (gradient accumulation)
   /// Steps of the classic rate 0.02 with the usual epsilon are too large for weights of this width: attention saturates, and BLEU stays
   /// below 4. An epsilon of 3e-3 bounds them (docs/translate.md).
   double adam_eps = 3e-3;
   double label_smoothing = 0;
   double r_drop = 0;  ///< alpha of train::r_drop_loss; 0: no R-Drop
-  double ema = 0;     ///< decay of train::Ema, whose averages are the model; 0: no average
 
   // Validation
-  std::int64_t bleu_every = 5;   ///< epochs between BLEU scores on the validation set; 0: at the end only
-  std::int64_t valid_every = 0;  ///< updates between validations, all with a BLEU score; 0: validations after epochs
-  std::int64_t patience = 0;     ///< early stopping after this many scores without a better one; 0: none
-  std::int64_t beam = 1;         ///< beam size for the test sets; 1: greedy
-  double length_penalty = 1;     ///< nn::GenerateOptions::length_penalty
+  std::int64_t bleu_every = 5;  ///< epochs between BLEU scores on the validation set; 0: at the end only. With valid_every each has one
+  std::int64_t beam = 1;        ///< beam size for the test sets; 1: greedy
+  double length_penalty = 1;    ///< nn::GenerateOptions::length_penalty
 
   /// The format of the weights of a run that `quantise` wrote. A further key of config.json, and not an option of a training.
   std::optional<QuantFormat> quantization = {};

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/program.h"
-#include "common/training_settings.h"
+#include "common/training.h"
 #include "io/files.h"
 #include "io/run_directory.h"
 #include "nn/nn.h"
@@ -79,7 +79,7 @@ Training::Training(Translator& translator, TrainingPairs& train, const text::Par
       valid_(valid),
       valid_examples_(std::move(examples)),
       batches_(options_, {translator.eos_src(), translator.eos_tgt(), translator.pad()}, translator.device),
-      ranks_(run.ranks() && !run.ranks()->is_alone() ? run.ranks() : nullptr) {
+      ranks_(run.ranks()) {
   require_targets(train_.plain(), "training");
   require_targets(valid_examples_, "validation");
   if (ranks_ && ranks_->shard() != parallel::Shard::none && options_.ema > 0 && size_of(train::dtype_of(precision(options_))) == 2)
@@ -88,8 +88,9 @@ Training::Training(Translator& translator, TrainingPairs& train, const text::Par
                     "be the average of all; take --precision fp32, or --ema 0",
                     parallel::name(ranks_->shard()), options_.ema));
   per_epoch_ = ceil_div(static_cast<std::int64_t>(batches_.epoch(train_.plain(), 0).size()), options_.accumulate);
-  std::int64_t total = options_.epochs * per_epoch_;
-  if (options_.updates > 0) total = std::min(total, options_.updates);
+  train::TrainerOptions training = apps::trainer_options(options_, per_epoch_);
+  if (options_.updates > 0) training.updates = std::min(training.updates, options_.updates);
+  training.unit = "tokens";
   const LossOptions loss{
       .reduction = ranks_ ? Reduction::sum : Reduction::mean, .label_smoothing = options_.label_smoothing, .r_drop = options_.r_drop};
   const train::AdamWOptions adam{
@@ -99,20 +100,7 @@ Training::Training(Translator& translator, TrainingPairs& train, const text::Par
                                .batch = [this](std::int64_t update) { return batch(update); },
                                .optimizer = [adam](const Tensors& parameters) { return std::make_unique<train::AdamW>(parameters, adam); },
                                .validate = [this](const train::Trainer& trainer) { return validate(trainer); }},
-                   train::TrainerOptions{.updates = total,
-                                         .updates_per_epoch = per_epoch_,
-                                         .valid_every = options_.valid_every,
-                                         .patience = options_.patience,
-                                         .lr = options_.lr,
-                                         .schedule = options_.schedule,
-                                         .warmup = options_.warmup,
-                                         .clip = options_.clip,
-                                         .ema = options_.ema,
-                                         .precision = precision(options_),
-                                         .unit = "tokens",
-                                         .profile = options_.profile,
-                                         .compile = options_.compile},
-                   run);
+                   std::move(training), run);
 }
 
 void Training::require_targets(const std::vector<text::Example>& examples, const char* split) const {
@@ -197,7 +185,6 @@ train::Validation Training::validate(const train::Trainer& trainer) {
   return result;
 }
 
-using apps::duration;
 using apps::say;
 using apps::UsageError;
 using text::printable;
@@ -376,16 +363,13 @@ std::size_t add_distilled(text::ParallelCorpus& corpus, const Options& options, 
 void train(const Options& options) {
   const double started = seconds_now();
   check(options);
-  const Device device = apps::use(options);
-  apps::require_precision(precision(options), device);
-  apps::require_alone(options.compile);
+  const Device device = apps::device_of(options);
   apps::require_memory(count_parameters(options, options.vocab), device, "use a smaller --width, --layers, --ff, --vocab or --length");
 
-  train::Ranks ranks(options.ranks, device);
-  const train::StopSignals signals;
-  // Before the data are read, to detect at once a directory that cannot be written or that another training writes. An earlier run in it
-  // stays until this one has a model; a fault in the data leaves nothing behind.
-  train::Run run("tern-translate", options.out, apps::to_json(entries(), options), options.checkpoints, &ranks);
+  // Before the data are read, to detect at once a directory that cannot be written or that another training writes. A fault in the data
+  // leaves nothing behind.
+  apps::Session session("tern-translate", options, device, apps::to_json(entries(), options), started);
+  train::Run& run = session.run;
   run.name_loss(training_loss(options));
   const OnStep on_step = [&run] {
     if (train::stop_signal() != 0) train::require_no_stop("before the first update" + run.remains());
@@ -394,9 +378,7 @@ void train(const Options& options) {
   const std::size_t originals = data.train.size();
   const std::size_t distilled = add_distilled(data.train, options, device, on_step);
   if (distilled > 0) say("teacher  {} more pairs, as {} translates them\n", distilled, printable(options.teacher));
-  const std::string checksum = digest(data, on_step);
-  run.set_data(std::filesystem::absolute(options.data).string(), checksum);
-  ranks.require_same("options or data", apps::to_json(entries(), options).dump() + checksum);
+  session.set_data(std::filesystem::absolute(options.data).string(), digest(data, on_step));
   const text::Tokenizer tokenizer =
       run.is_resumed() ? text::Tokenizer::load(run.tokenizer()) : train_tokenizer(options, data.train, originals, on_step);
   const auto vocab = static_cast<std::int64_t>(tokenizer.vocab_size());
@@ -413,15 +395,13 @@ void train(const Options& options) {
       is_encoder_decoder(options) ? fmt::format("{} + ", encoder) : "", options.layers, options.width, options.heads,
       tokenizer.vocab_size(), static_cast<double>(params) / 1e6);
   const std::int64_t size = options.batch_tokens > 0 ? options.batch_tokens : options.batch_size;
-  say("training {} updates of {} {} on {}{}, {}, {}\n", trainer.total_updates(), size * options.accumulate,
-      options.batch_tokens > 0 ? "tokens" : "pairs", ranks.describe(), apps::describe(device), options.precision,
-      apps::describe_step(options.use_fused_kernel, device, options.compile));
+  session.say_training(trainer, fmt::format("{} {}", size * options.accumulate, options.batch_tokens > 0 ? "tokens" : "pairs"));
 
   if (!run.is_resumed()) run.write_tokenizer(tokenizer.to_json());
   const double data_seconds = seconds_now() - started;
   trainer.run();
-  ranks.leave();
-  if (!ranks.is_first()) return;
+  session.ranks.leave();
+  if (!session.ranks.is_first()) return;
   io::JsonObject valid = trainer.best().validation.numbers;
   if (!valid.contains("valid_bleu"))  // --bleu-every 0, and the last model was not the best
     valid.set("valid_bleu", text::bleu(training.translate(data.valid.src), data.valid.tgt).score);
@@ -430,24 +410,15 @@ void train(const Options& options) {
   const nn::GenerateOptions search = beam_search(options.beam, options.length_penalty);
   for (const TestSet& set : data.tests) tests.push_back(scored(set, training.translate(set.corpus.src, search)));
   if (options.beam > 1) valid.set("valid_beam_bleu", text::bleu(training.translate(data.valid.src, search), data.valid.tgt).score);
-  io::JsonObject summary;
-  summary.set("preset", options.preset).set("device", to_string(device)).set("precision", options.precision);
-  summary.set("use_fused_kernel", options.use_fused_kernel).set("params", params);
-  if (!ranks.is_alone()) summary.set("ranks", std::int64_t{ranks.size()});
-  summary.set("epochs", trainer.total_epochs()).set("updates", trainer.updates());
-  summary.set("data_seconds", data_seconds).set("train_seconds", trainer.seconds());
-  summary.set("total_seconds", seconds_now() - started).set("tokens_per_second", trainer.items_per_second());
-  summary.set("train_loss", trainer.train_loss()).update(valid);
-  summary.set("best_epoch", trainer.best().round).set("best_update", trainer.best().update);
+  io::JsonObject summary = session.summary(trainer, params, "tokens");
+  summary.set("epochs", trainer.total_epochs()).set("data_seconds", data_seconds).update(valid);
   add_scores(summary, tests);
 
   for (std::size_t i = 0; i < tests.size(); ++i) {
     if (i == 0) print_samples(options, data.tests[i].corpus, tests[i].hypotheses);
     say("{}{}\n{}\n", tests.size() > 1 ? printable(tests[i].name) + "\n" : "", text::format(tests[i].bleu), text::format(tests[i].chrf));
   }
-  run.finish(summary);
-  say("trained in {}, {} {}; the run is in {}\n", duration(trainer.seconds()), duration(seconds_now() - started),
-      run.is_resumed() ? "since --resume" : "in all", printable(options.out));
+  session.finish(summary);
 }
 
 }  // namespace tern::translate

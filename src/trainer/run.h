@@ -88,7 +88,8 @@ class Run {
   std::string tokenizer() const;                                            ///< the tokenizer file of a resumed run
   const CheckpointOptions& checkpoint_options() const { return options_; }  ///< as given, or as the resumed run had them
   const std::string& program() const { return program_; }                   ///< prefix of messages
-  Ranks* ranks() const { return ranks_; }                                   ///< null for a single process
+  /// The processes of the training; null for a single process.
+  Ranks* ranks() const { return ranks_ && !ranks_->is_alone() ? ranks_ : nullptr; }
 
   /// The name of the log's "loss" in curves.svg, if it is more than the cross entropy.
   void name_loss(std::string name) { loss_name_ = std::move(name); }

@@ -46,7 +46,7 @@ Trainer::Trainer(nn::Module& model, Task task, TrainerOptions options, Run& run)
       task_(std::move(task)),
       options_(std::move(options)),
       run_(run),
-      ranks_(run.ranks() && !run.ranks()->is_alone() ? run.ranks() : nullptr),
+      ranks_(run.ranks()),
       device_(device_of(model)),
       whole_step_(kept([this](const Tensors& batch) { return update(batch); })),
       first_step_(kept([this](const Tensors& part) { return accumulate(part, true); })),
