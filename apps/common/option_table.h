@@ -83,12 +83,11 @@ void require_valid(const std::vector<Entry<Options>>& entries, const Options& op
   if (const std::string fault = conflict(options); !fault.empty()) throw UsageError("--" + fault);
 }
 
-/// The check of a preset's name.
 template <class Options>
-Check one_of_presets(const std::vector<Options>& presets) {
+std::vector<std::string> preset_names(const std::vector<Options>& presets) {
   std::vector<std::string> names;
   for (const Options& options : presets) names.push_back(options.preset);
-  return one_of(names);
+  return names;
 }
 
 /// The preset of that name. Throws UsageError for an unknown one.
@@ -96,7 +95,7 @@ template <class Options>
 Options find_preset(const std::vector<Options>& presets, const std::string& name) {
   for (const Options& options : presets)
     if (options.preset == name) return options;
-  throw UsageError("--preset: " + one_of_presets(presets)(name));
+  throw UsageError("--preset: " + one_of(preset_names(presets))(name));
 }
 
 /// The options that the user has given, with their texts. They are applied after parsing, when the preset is known.
@@ -133,7 +132,7 @@ template <class Options>
 void add_entries(CLI::App& command, const std::vector<Entry<Options>>& entries, const std::vector<Options>& presets, Given<Options>& given,
                  const std::vector<std::string>& without = {}) {
   for (const Entry<Options>& entry : entries) {
-    if (entry.help.empty() || std::find(without.begin(), without.end(), entry.key) != without.end()) continue;
+    if (entry.help.empty() || contains(without, entry.key)) continue;
     const std::string values = entry.shown.empty() ? preset_values(entry, presets) : entry.shown;
     add_entry(command, entry, fmt::format("{} ({})", entry.help, values), given)
         ->group("The preset's values, and options that change them");

@@ -62,7 +62,7 @@ void require_subcommand(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
   const std::string word = argc > 1 ? argv[1] : "";
-  if (names.empty() || word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
+  if (names.empty() || word.starts_with("-") || contains(names, word)) return;
   throw UsageError(
       fmt::format("expected a subcommand ({}){}", fmt::join(names, ", "), argc > 1 ? " but got " + word + suggestion(word, names) : ""));
 }
@@ -103,7 +103,7 @@ std::optional<int> cuda_index(const std::string& device) {
 
 std::string device_name(const std::string& text) {
   static const std::vector<std::string> words = {"cpu", "cuda", "auto"};
-  if (cuda_index(text) || std::find(words.begin(), words.end(), text) != words.end()) return "";
+  if (cuda_index(text) || contains(words, text)) return "";
   return fmt::format("expected cpu, cuda, cuda:N, auto but got {}{}", quoted(text), suggestion(text, words));
 }
 
@@ -172,12 +172,25 @@ int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint) {
   }
 }
 
+int run(const std::string& description, const std::string& name, const std::vector<void (*)(CLI::App&)>& commands, int argc, char** argv,
+        const std::string& memory_hint) {
+  CLI::App app(description, name);
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  for (const auto add : commands) add(app);
+  return run(app, argc, argv, memory_hint);
+}
+
+bool contains(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
 Check whole_number(std::int64_t low, std::int64_t high) { return number("whole number", low, high); }
 Check real_number(double low, double high) { return number("number", low, high); }
 
 Check one_of(std::vector<std::string> words) {
   return [words = std::move(words)](const std::string& text) -> std::string {
-    if (std::find(words.begin(), words.end(), text) != words.end()) return "";
+    if (contains(words, text)) return "";
     return fmt::format("expected {} but got {}{}", fmt::join(words, ", "), quoted(text), suggestion(text, words));
   };
 }

@@ -23,6 +23,14 @@ namespace tern::apps {
 /// the kernels are for. An error is one line on stderr that starts with the program's name; `memory_hint` is appended if memory ran out.
 int run(CLI::App& app, int argc, char** argv, const std::string& memory_hint);
 
+/// The same for a program of subcommands, each of which a function adds with its options. Of an option that is given twice the last value
+/// counts.
+int run(const std::string& description, const std::string& name, const std::vector<void (*)(CLI::App&)>& commands, int argc, char** argv,
+        const std::string& memory_hint);
+
+/// True if a word is among others.
+bool contains(const std::vector<std::string>& words, const std::string& word);
+
 /// The text "; did you mean --epochs?" with the closest of the known words; "" if none is close.
 std::string suggestion(const std::string& word, const std::vector<std::string>& known);
 

@@ -1,5 +1,4 @@
 #pragma once
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,8 +31,7 @@ struct TrainingArguments : RunSettings {
     for (const auto& [entry, text] : all(entries)) {
       Options changed = before;
       entry->set(changed, text);
-      const bool may = std::find(may_change.begin(), may_change.end(), entry->key) != may_change.end();
-      if (!may && entry->text(changed) != entry->text(before))
+      if (!contains(may_change, entry->key) && entry->text(changed) != entry->text(before))
         throw UsageError(fmt::format("{} {}: the run has {}, and goes on with it; leave the option out, or train anew without --resume",
                                      entry->flag(), entry->text(changed), entry->text(before)));
       entry->set(options, text);

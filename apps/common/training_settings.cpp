@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "backend/memory.h"
 #include "backend/parse.h"
@@ -75,6 +76,14 @@ void require_memory(std::int64_t parameters, Device device, const std::string& r
   if (there > 0 && needed > there)
     throw UsageError(fmt::format("a model of {:.3g} parameters needs {:.3g} GB to train and this machine has {:.3g} GB for it: {}",
                                  static_cast<double>(parameters), needed / 1e9, there / 1e9, remedy));
+}
+
+void require_weights(const io::RunDirectory& run, std::int64_t parameters, double bytes_each) {
+  std::error_code error;
+  const auto bytes = static_cast<double>(std::filesystem::file_size(run.model(), error)), elements = static_cast<double>(parameters);
+  if (!error && bytes < bytes_each * elements)
+    throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes", run.model(),
+                                    std::filesystem::path(run.config()).filename().string(), elements, bytes));
 }
 
 void require_precision(train::Precision precision, Device device) {

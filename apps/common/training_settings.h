@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/option_table.h"
+#include "io/run_directory.h"
 #include "nn/transformer.h"
 #include "train/precision.h"
 #include "trainer/ranks.h"
@@ -30,6 +31,10 @@ std::int64_t count_parameters(const nn::EncoderDecoderOptions& options);
 /// Throws UsageError if the training of a model of `parameters` parameters needs more than the device's memory. On the CPU the system would
 /// otherwise grant the memory and kill the program when it is used. `remedy` names the options that reduce it.
 void require_memory(std::int64_t parameters, Device device, const std::string& remedy);
+
+/// Throws FileError if the file of a run's model is too small for so many parameters of so many bytes each, before memory is allocated for
+/// a model that a damaged configuration may describe.
+void require_weights(const io::RunDirectory& run, std::int64_t parameters, double bytes_each);
 
 /// Throws UsageError for a precision that the device does not support.
 void require_precision(train::Precision precision, Device device);

@@ -62,7 +62,7 @@ class Chat {
     const std::size_t first = options_.system.empty() ? 0 : 1;
     std::size_t dropped = 0;
     while (true) {
-      nn::TokenIds ids = ids_of(form_.encode(model_.tokenizer, messages_, tokens_));
+      nn::TokenIds ids = joined({}, form_.encode(model_.tokenizer, messages_, tokens_));
       const auto size = static_cast<std::int64_t>(ids.size());
       if (size <= room) {
         if (dropped > 0)

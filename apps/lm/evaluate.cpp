@@ -24,17 +24,11 @@ struct EvaluateOptions : ReadOptions {
   std::int64_t batch_size = 8;
 };
 
-nn::TokenIds joined(const nn::TokenIds& a, const nn::TokenIds& b) {
-  nn::TokenIds result = a;
-  result.insert(result.end(), b.begin(), b.end());
-  return result;
-}
-
 void evaluate_text(const LanguageModel& model, const EvaluateOptions& options) {
   const std::int64_t length = model.model.options.length, overlap = options.overlap < 0 ? length / 2 : options.overlap;
   if (overlap >= length) throw apps::UsageError(fmt::format("--overlap {}: expected less than the model's {} tokens", overlap, length));
   const std::string text = text::read_file(options.text, std::size_t{1} << 32);
-  const nn::TokenIds tokens = joined(model.begin, ids_of(model.tokenizer.encode(text)));
+  const nn::TokenIds tokens = joined(model.begin, model.tokenizer.encode(text));
   const std::size_t first = std::max<std::size_t>(model.begin.size(), 1);  // nothing predicts those before
   if (tokens.size() <= first) throw text::DataError(fmt::format("{}: expected text but got {} tokens", options.text, tokens.size()));
   const double loss =
@@ -54,10 +48,10 @@ void evaluate_choices(const LanguageModel& model, const EvaluateOptions& options
   for (std::string line; reader.next(line, report);) {
     if (text::is_blank(line)) continue;
     const text::MultipleChoice question = text::read_multiple_choice(line, fmt::format("{}:{}", options.choices, report.lines));
-    const nn::TokenIds beginning = joined(model.begin, ids_of(model.tokenizer.encode(text::strip_right(question.context))));
+    const nn::TokenIds beginning = joined(model.begin, model.tokenizer.encode(text::strip_right(question.context)));
     std::vector<nn::ScoredTokens> rows;
     for (const std::string& ending : question.endings) {
-      nn::ScoredTokens row{joined(beginning, ids_of(model.tokenizer.encode(" " + ending))), std::max<std::size_t>(beginning.size(), 1)};
+      nn::ScoredTokens row{joined(beginning, model.tokenizer.encode(" " + ending)), std::max<std::size_t>(beginning.size(), 1)};
       if (row.tokens.size() > most) {  // the end of a text that is too long
         const std::size_t cut = row.tokens.size() - most;
         row.tokens.erase(row.tokens.begin(), row.tokens.begin() + std::ptrdiff_t(cut));

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "common/program.h"
 #include "io/files.h"
@@ -46,20 +46,6 @@ void require_directory_place(const std::string& path) {
                                        fs::is_directory(path, ignored) ? "directory" : "file"));
 }
 
-/// tokenizer_config.json as transformers reads it.
-std::string tokenizer_config(const LanguageModel& model) {
-  nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                                   {"model_max_length", model.model.options.length},
-                                   {"clean_up_tokenization_spaces", false}};
-  const auto token = [&](const char* key, const std::vector<std::int64_t>& ids) {
-    if (!ids.empty()) config[key] = model.tokenizer.id_to_token(static_cast<std::int32_t>(ids.front()));
-  };
-  token("bos_token", model.begin);
-  token("eos_token", model.ends);
-  if (!model.chat_template.empty()) config["chat_template"] = model.chat_template;
-  return config.dump(2) + "\n";
-}
-
 void export_model(const State& state) {
   const bool is_gguf_path = fs::path(state.out).extension() == ".gguf";
   const std::string format = !state.format.empty() ? state.format : is_gguf_path ? "f16" : "hf";
@@ -67,20 +53,10 @@ void export_model(const State& state) {
   else require_gguf_place(state.out);
   // Blocks stay as they are in a file of blocks.
   const LanguageModel model = load(state.model, {.dequantizes = format == "hf"});
-  if (format == "hf") {
-    models::save_hugging_face(
-        model.model, state.out,
-        {.bos = model.begin,
-         .eos = model.ends,
-         .texts = {{"tokenizer.json", model.tokenizer.to_json()}, {"tokenizer_config.json", tokenizer_config(model)}}});
-  } else {
-    models::GgufSaveOptions options{.bos = model.begin.empty() ? -1 : model.begin.front(),
-                                    .eos = model.ends.empty() ? -1 : model.ends.front(),
-                                    .chat_template = model.chat_template};
-    for (const io::GgufFormat each : gguf_formats)
-      if (format == io::name(each)) options.format = each;
-    models::save_gguf(model.model, model.tokenizer, state.out, options);
-  }
+  if (format == "hf") models::save_language_model(model, state.out);
+  else
+    models::save_gguf(model, state.out,
+                      *std::find_if(gguf_formats.begin(), gguf_formats.end(), [&](auto f) { return format == io::name(f); }));
   apps::say("{}: {}", state.out, format == "hf" ? "a model in Hugging Face's format" : "GGUF, " + format);
 }
 

@@ -105,13 +105,11 @@ std::vector<Options> presets() {
           llama_8b()};
 }
 
-Options preset(const std::string& name) { return apps::find_preset(presets(), name); }
-
 const std::vector<Entry>& entries() {
   static const apps::TrainingEntries<Options> shared(
       {.seeded = "weights, order and dropout", .examples = "tokens, if --updates is 0", .optimizer = "AdamW"});
   static const std::vector<Entry> table = {
-      {"preset", &Options::preset, apps::one_of_presets(presets()), ""},
+      {"preset", &Options::preset, one_of(apps::preset_names(presets())), ""},
       {"base", &Options::base, [](const std::string&) { return std::string(); }, ""},
       shared.use_fused_kernel,
       shared.activation_checkpointing,
@@ -161,13 +159,6 @@ const std::vector<Entry>& entries() {
   return table;
 }
 
-bool is_of_model(const std::string& key) {
-  static const std::vector<std::string> keys = {"architecture", "layers",   "width",     "heads",       "kv_heads",
-                                                "head_dim",     "ff",       "vocab",     "activation",  "bias",
-                                                "tied_head",    "norm_eps", "rope_base", "rope_scaling"};
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
-}
-
 static std::string conflict(const Options& options) {
   if (options.head_dim == 0 && options.width % options.heads != 0)
     return fmt::format("heads: expected a divisor of the width {}, or a --head-dim, but got {}", options.width, options.heads);
@@ -211,13 +202,14 @@ void add_adapters(const Options& options, nn::DecoderLM& model) {
 }
 
 void set_shape(Options& options, const nn::DecoderLMOptions& model) {
-  Options of_model;
-  static_cast<nn::DecoderLMOptions&>(of_model) = model;
-  of_model.architecture = model.norm == nn::NormKind::rms ? "llama" : "gpt2";
-  of_model.activation_text = nn::name(model.activation);
-  of_model.scaling_text = text_of(model.rope_scaling);
+  options.length = model.length;
+  Options base;
+  static_cast<nn::DecoderLMOptions&>(base) = model;
+  base.architecture = model.norm == nn::NormKind::rms ? "llama" : "gpt2";
+  base.activation_text = nn::name(model.activation);
+  base.scaling_text = text_of(model.rope_scaling);
   for (const Entry& entry : entries())
-    if (is_of_model(entry.key)) entry.set(options, entry.text(of_model));
+    if (apps::contains(of_model, entry.key)) entry.set(options, entry.text(base));
 }
 
 }  // namespace tern::lm

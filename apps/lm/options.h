@@ -33,8 +33,6 @@ struct Options : apps::TrainingSettings, nn::DecoderLMOptions {
   std::int64_t valid_tokens = 1'000'000;  ///< of the validation text, at most
 };
 
-/// The values of a preset. Throws UsageError for an unknown name.
-Options preset(const std::string& name);
 /// All presets, in the order in which help shows them.
 std::vector<Options> presets();
 
@@ -44,7 +42,9 @@ const std::vector<Entry>& entries();
 /// Options that may change when a run is resumed.
 inline const std::vector<std::string> changeable = {"epochs", "updates", "valid_every", "valid_tokens", "patience"};
 /// Options that a model to go on from has decided.
-bool is_of_model(const std::string& key);
+inline const std::vector<std::string> of_model = {"architecture", "layers",   "width",     "heads",       "kv_heads",
+                                                  "head_dim",     "ff",       "vocab",     "activation",  "bias",
+                                                  "tied_head",    "norm_eps", "rope_base", "rope_scaling"};
 
 /// Throws UsageError for options that are out of range or do not fit together.
 void require_valid(const Options& options);
@@ -53,7 +53,7 @@ void require_valid(const Options& options);
 nn::DecoderLMOptions model_options(const Options& options, std::int64_t vocab, Device device);
 /// Adds the adapters of the options to a model, if they have any.
 void add_adapters(const Options& options, nn::DecoderLM& model);
-/// Sets the options of a model's shape from a model.
+/// Sets the options of a model's shape and length from a model.
 void set_shape(Options& options, const nn::DecoderLMOptions& model);
 
 }  // namespace tern::lm

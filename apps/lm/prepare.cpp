@@ -1,7 +1,6 @@
 // tern-lm prepare: text of any size to shards of tokens (data/prepare.h).
 #include "data/prepare.h"
 
-#include <thread>
 #include <utility>
 
 #include "common/program.h"
@@ -44,7 +43,7 @@ void run(PrepareOptions options) {
 void add_prepare(CLI::App& app) {
   auto* command = app.add_subcommand("prepare", "encode text into the tokens that train reads");
   const auto options = std::make_shared<PrepareOptions>();
-  options->threads = 0;
+  options->threads = num_threads();
   command
       ->add_option("text", options->text, "text files, plain or compressed by gzip or zstd, each one document; *.jsonl: a document a line")
       ->required()
@@ -64,10 +63,7 @@ void add_prepare(CLI::App& app) {
                   apps::whole_number(1, 1'000'000'000), "N");
   apps::add_option(*command, "--threads", options->threads, "CPU threads (default: one for each processor)", apps::whole_number(1, 1024),
                    "N");
-  command->callback([options] {
-    if (options->threads == 0) options->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    run(*options);
-  });
+  command->callback([options] { run(*options); });
 }
 
 }  // namespace tern::lm

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 
 #include "autodiff/anomaly.h"
@@ -13,7 +12,6 @@
 #include "lm/commands.h"
 #include "lm/training.h"
 #include "text/unicode.h"
-#include "trainer/terminal.h"
 
 namespace tern::lm {
 
@@ -130,6 +128,7 @@ void add_replay(CLI::App& app) {
   apps::add_processor_options(*command, *state);
   command->callback([state] {
     const Options options = state->resumed("tern-lm", entries(), {});
+    require_valid(options);
     const train::CheckpointHead head = train::last_checkpoint("tern-lm", options.out);
     if (const std::int64_t total = head.numbers.get_object("loop").get_int("updates"); state->update > total)
       throw apps::UsageError(fmt::format("--update {}: the training has {} updates", state->update, total));

@@ -17,9 +17,7 @@ struct SampleOptions : WriteOptions {
 void sample(const SampleOptions& options, bool has_prompt) {
   const LanguageModel model = load(options);
   const std::string prompt = has_prompt ? options.prompt : ::isatty(STDIN_FILENO) ? "" : apps::standard_input();
-  nn::TokenIds tokens = model.begin;
-  const nn::TokenIds ids = ids_of(model.tokenizer.encode(prompt));
-  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  const nn::TokenIds tokens = joined(model.begin, model.tokenizer.encode(prompt));
   if (tokens.empty()) throw apps::UsageError("--prompt: expected a text, as the model has no token that begins one");
   for (std::int64_t i = 0; i < options.samples; ++i) {
     apps::say("{}{}", i > 0 ? "---\n" : "", prompt);

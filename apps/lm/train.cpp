@@ -97,15 +97,13 @@ struct Arguments : apps::TrainingArguments<Options> {
   Options chosen() const {
     if (data.empty()) throw apps::UsageError("--data is required (tern-lm train --help lists the options)");
     const apps::Given<Options> all_given = all(entries());
-    Options options = preset(apps::find_given(all_given, "preset").value_or("small"));
+    Options options = apps::find_preset(presets(), apps::find_given(all_given, "preset").value_or("small"));
     if (!base.empty()) {
-      const nn::DecoderLMOptions model = shape_of(base);
-      set_shape(options, model);
-      options.length = model.length;
+      set_shape(options, shape_of(base));
       options.base = std::filesystem::absolute(base).string();
     }
     for (const auto& [entry, text] : all_given) {
-      if (!base.empty() && is_of_model(entry->key))
+      if (!base.empty() && apps::contains(of_model, entry->key))
         throw apps::UsageError(fmt::format("{} {}: {} has its own; leave the option out", entry->flag(), text, base));
       entry->set(options, text);
     }
@@ -123,10 +121,8 @@ void add_train(CLI::App& app) {
   command->add_option("--out", arguments->out, "run directory to write; an earlier run there is replaced")->type_name("DIR");
   apps::add_switch(*command, "--fit", "say the memory of an update and the largest batch that fits, and train nothing",
                    [arguments](bool value) { arguments->fit = value; });
-  std::string names;
-  for (const Options& options : presets()) names += (names.empty() ? "" : ", ") + options.preset;
-  apps::add_entry(*command, apps::entry_of(entries(), "preset"), names + "; small to xl are GPT-2's sizes", arguments->given)
-      ->default_str("small");
+  const std::string sizes = fmt::format("{}; small to xl are GPT-2's sizes", fmt::join(apps::preset_names(presets()), ", "));
+  apps::add_entry(*command, apps::entry_of(entries(), "preset"), sizes, arguments->given)->default_str("small");
   command->add_option("--init", arguments->base, "model to go on from: a run, or a directory in Hugging Face's format")->type_name("MODEL");
   apps::add_config_option(*command, arguments->config);
   apps::add_processor_options(*command, *arguments);
@@ -135,6 +131,7 @@ void add_train(CLI::App& app) {
   command->callback([arguments] {
     const bool resumes = arguments->checkpoints.resume;
     const Options options = resumes ? arguments->resumed("tern-lm", entries(), changeable) : arguments->chosen();
+    require_valid(options);
     if (arguments->fit) return fit(options);
     apps::require_named("--out", options.out);
     train(options);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numbers>
 #include <numeric>
 
@@ -12,9 +11,7 @@
 #include "nn/generate.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
-#include "tensor/sizes.h"
 #include "text/batching.h"
-#include "text/random.h"
 
 namespace tern::lm {
 
@@ -37,16 +34,11 @@ nn::DecoderLM make_model(const Options& options, const Ground& ground) {
   return model;
 }
 
-data::PreparedData open_data(const Options& options) {
-  require_valid(options);
-  return data::PreparedData::open(options.data);
-}
-
 }  // namespace
 
 Ground::Ground(const Options& options)
     : device(apps::device_of(options)),
-      data(open_data(options)),
+      data(data::PreparedData::open(options.data)),
       shape(model_options(options, static_cast<std::int64_t>(data.tokenizer.vocab_size()), device)),
       parameters(apps::count_parameters(shape)) {
   apps::require_memory(parameters, device, "use a smaller --width, --layers or --vocab");
@@ -127,17 +119,13 @@ Training::Batch Training::load(const data::TokenWindows& windows, std::span<cons
 /// Of several ranks: this rank's rows.
 train::UpdateBatch Training::batch(std::int64_t update) const {
   const std::vector<std::int64_t> first = rows(update);
-  const std::int64_t hidden = model_.options.ff, length = options_.length;
+  const std::int64_t length = options_.length, size = options_.batch_size;
+  const std::int64_t multiple = train::rows_multiple(length, options_.width, model_.options.ff);
+  const train::RankPart own = ranks_ ? ranks_->part(size, multiple) : train::part_of(size, multiple, 0, 1);
   train::UpdateBatch result{.parts = {}, .items = static_cast<std::int64_t>(first.size()) * length};
   for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-    std::span<const std::int64_t> own =
-        std::span(first).subspan(static_cast<std::size_t>(part * options_.batch_size), static_cast<std::size_t>(options_.batch_size));
-    train::RankPart of_rank;
-    if (ranks_) {
-      of_rank = ranks_->part(options_.batch_size, train::rows_multiple(length, options_.width, hidden));
-      own = own.subspan(static_cast<std::size_t>(of_rank.rows.first), static_cast<std::size_t>(of_rank.rows.count));
-    }
-    result.parts.emplace_back(load(own), static_cast<double>(options_.batch_size * length), of_rank);
+    const std::span rows = std::span(first).subspan(static_cast<std::size_t>(part * size + own.rows.first));
+    result.parts.emplace_back(load(rows.first(static_cast<std::size_t>(own.rows.count))), static_cast<double>(size * length), own);
   }
   return result;
 }

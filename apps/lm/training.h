@@ -8,14 +8,13 @@
 
 #include "data/prepare.h"
 #include "lm/options.h"
-#include "nn/transformer.h"
 #include "trainer/trainer.h"
 
 namespace tern::lm {
 
 /// The ground of a training: what its options name.
 struct Ground {
-  /// Throws UsageError for invalid options and for a model that the memory is too small for, FileError for damaged data.
+  /// Of options that have been checked. Throws UsageError for a model that the memory is too small for, FileError for damaged data.
   explicit Ground(const Options& options);
 
   const Device device;

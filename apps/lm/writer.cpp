@@ -23,8 +23,11 @@ void add_read_options(CLI::App& command, ReadOptions& options) {
 
 LanguageModel load(const ReadOptions& options) {
   const Device device = apps::use(options);
-  apps::require_precision(train::precision_of(options.precision).value(), device);
-  return load(options.model, {.precision = options.precision, .device = device});
+  const train::Precision precision = train::precision_of(options.precision).value();
+  apps::require_precision(precision, device);
+  LanguageModel result = load(options.model, {.device = device});
+  train::set_precision(result.model, precision);
+  return result;
 }
 
 void add_write_options(CLI::App& command, WriteOptions& options) {
@@ -35,7 +38,10 @@ void add_write_options(CLI::App& command, WriteOptions& options) {
   apps::add_sampling_options(command, options);
 }
 
-nn::TokenIds ids_of(const std::vector<std::int32_t>& ids) { return {ids.begin(), ids.end()}; }
+nn::TokenIds joined(nn::TokenIds tokens, const std::vector<std::int32_t>& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return tokens;
+}
 
 std::string write(const LanguageModel& model, nn::TokenIds tokens, const WriteOptions& options, const Ending& ending, std::int64_t number) {
   const std::int64_t length = model.model.options.length;

@@ -32,8 +32,8 @@ struct Ending {
   bool is_answer = false;          ///< it begins without white space, and ends where the model has no room for more
 };
 
-/// Ids as nn takes them.
-nn::TokenIds ids_of(const std::vector<std::int32_t>& ids);
+/// Tokens, and those of a text behind them.
+nn::TokenIds joined(nn::TokenIds tokens, const std::vector<std::int32_t>& more);
 
 /// Writes text that goes on from tokens to stdout as it comes, and returns it: `options.tokens` tokens at most, fewer where a stop signal
 /// arrives. A text that fills the model's length goes on from its last half. `number` is the sample's, by which it is drawn.

@@ -12,7 +12,8 @@ using Arguments = apps::TrainingArguments<Options>;
 Options chosen(const Arguments& arguments) {
   const apps::Given<Options> all = arguments.all(entries());
   const std::optional<std::string> task = apps::find_given(all, "task");
-  Options options = preset(apps::find_given(all, "preset").value_or(task == "mqar" ? "mqar" : "quick"));
+  const std::string name = apps::find_given(all, "preset").value_or(task == "mqar" ? "mqar" : "quick");
+  Options options = apps::find_preset(presets(), name);
   for (const auto& [entry, text] : all) entry->set(options, text);
   for (const auto& [entry, text] : arguments.given)
     if (const std::string owner = task_of(*entry); !owner.empty() && owner != options.task)
@@ -92,7 +93,7 @@ void add_sweep(CLI::App& app) {
     const auto fill = [](std::vector<std::int64_t>& list, const std::vector<std::int64_t>& otherwise) {
       if (list.empty()) list = otherwise;
     };
-    if (std::find(grid.mixers.begin(), grid.mixers.end(), "all") != grid.mixers.end()) grid.mixers = apps::mixer_names();
+    if (apps::contains(grid.mixers, "all")) grid.mixers = apps::mixer_names();
     if (!is_mqar && !grid.lengths.empty()) throw apps::UsageError("--lengths: expected --task mqar; recall's follows from --pairs");
     fill(grid.layers, is_mqar ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>{1, 2, 3, 4});
     fill(grid.seeds, is_mqar ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 2, 3, 4, 5});
@@ -138,12 +139,8 @@ void add_hardcoded(CLI::App& app) {
 }  // namespace tern::recall
 
 int main(int argc, char** argv) {
-  CLI::App app("Train models to look up what they have read, compare them, and build one by hand.", "tern-recall");
-  app.require_subcommand(1);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  tern::recall::add_train(app);
-  tern::recall::add_sweep(app);
-  tern::recall::add_plot(app);
-  tern::recall::add_hardcoded(app);
-  return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --pairs, --width or --layers");
+  using namespace tern::recall;
+  return tern::apps::run("Train models to look up what they have read, compare them, and build one by hand.", "tern-recall",
+                         {add_train, add_sweep, add_plot, add_hardcoded}, argc, argv,
+                         "use a smaller --batch-size, --pairs, --width or --layers");
 }

@@ -88,14 +88,12 @@ Options mqar() {
 
 std::vector<Options> presets() { return {quick(), classic(), mqar()}; }
 
-Options preset(const std::string& name) { return apps::find_preset(presets(), name); }
-
 const std::vector<Entry>& entries() {
   static const apps::TrainingEntries<Options> shared(
       {.seeded = "data, weights, order and dropout", .examples = "training examples", .optimizer = "AdamW"});
   static const Check count = apps::positive_count();
   static const std::vector<Entry> table = {
-      {"preset", &Options::preset, apps::one_of_presets(presets()), ""},
+      {"preset", &Options::preset, one_of(apps::preset_names(presets())), ""},
       {"task", &Options::task, one_of({"recall", "mqar"}), ""},
       shared.use_fused_kernel,
       shared.activation_checkpointing,

@@ -41,8 +41,6 @@ struct Options : apps::TrainingSettings {
   double target = 0;         ///< validation accuracy at which training stops; 0: after all epochs
 };
 
-/// The values of a preset. Throws UsageError for an unknown name.
-Options preset(const std::string& name);
 /// All presets, in the order in which help shows them.
 std::vector<Options> presets();
 

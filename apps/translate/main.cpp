@@ -168,15 +168,8 @@ void add_score(CLI::App& app) {
 }  // namespace tern::translate
 
 int main(int argc, char** argv) {
-  CLI::App app("Train a translator from raw text, translate with it, score translations.", "tern-translate");
-  app.require_subcommand(1);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  tern::translate::add_train(app);
-  tern::translate::add_decode(app);
-  tern::translate::add_average(app);
-  tern::translate::add_quantise(app);
-  tern::translate::add_score(app);
-  tern::translate::add_score_pairs(app);
-  tern::translate::add_chat(app);
-  return tern::apps::run(app, argc, argv, "use a smaller --batch-size, --length, --width or --layers");
+  using namespace tern::translate;
+  return tern::apps::run("Train a translator from raw text, translate with it, score translations.", "tern-translate",
+                         {add_train, add_decode, add_average, add_quantise, add_score, add_score_pairs, add_chat}, argc, argv,
+                         "use a smaller --batch-size, --length, --width or --layers");
 }

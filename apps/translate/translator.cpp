@@ -143,14 +143,9 @@ nn::GenerateOptions beam_search(std::int64_t beam, double length_penalty) {
 /// memory is allocated for a model that a damaged config.json describes. (Quantised weights replace float32 weights, of four bytes an
 /// element.)
 static void require_size(const io::RunDirectory& run, const Options& options, std::int64_t vocab) {
-  std::error_code error;
-  const auto bytes = static_cast<double>(std::filesystem::file_size(run.model(), error));
-  const auto elements = static_cast<double>(count_parameters(options, vocab));
   const std::optional<QuantFormat> format = options.quantization;
   const double element = !format ? 2 : has_blocks(*format) ? static_cast<double>(block_bytes(*format)) / quant_block : 1;
-  if (!error && bytes < element * elements)
-    throw io::FileError(fmt::format("{}: does not fit the model in {}: {:.3g} elements do not fit in {:.0f} bytes", run.model(),
-                                    std::filesystem::path(run.config()).filename().string(), elements, bytes));
+  apps::require_weights(run, count_parameters(options, vocab), element);
 }
 
 Translator Translator::load(const std::filesystem::path& run, Device device, const std::string& precision_name) {

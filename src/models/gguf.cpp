@@ -235,8 +235,9 @@ std::vector<const GgufEntry*> find_tensors(const io::GgufFile& file, const Huggi
 
 }  // namespace
 
-void save_gguf(const nn::DecoderLM& model, const text::Tokenizer& tokenizer, const std::string& path, const GgufSaveOptions& options) {
+void save_gguf(const LanguageModel& language_model, const std::string& path, GgufFormat of_matrices) {
   constexpr const char* where = "save_gguf";
+  const nn::DecoderLM& model = language_model.model;
   const HuggingFaceConfig config = detail::config_of(model.options, where);
   const nn::DecoderLMOptions& o = config.options;
   const bool is_llama = config.architecture == Architecture::llama;
@@ -244,8 +245,8 @@ void save_gguf(const nn::DecoderLM& model, const text::Tokenizer& tokenizer, con
   if (o.activation != computed)
     fail(where, fmt::format("expected {}, the activation that llama.cpp computes for such a model, but got {}", nn::name(computed),
                             nn::name(o.activation)));
-  io::GgufMetadata metadata = metadata_of(config, options.format);
-  detail::add_tokenizer(metadata, tokenizer, o.vocab, options);
+  io::GgufMetadata metadata = metadata_of(config, of_matrices);
+  detail::add_text(metadata, language_model);
 
   const NoGrad unrecorded;
   const Matrices matrices(model);
@@ -256,7 +257,7 @@ void save_gguf(const nn::DecoderLM& model, const text::Tokenizer& tokenizer, con
   std::vector<std::function<Tensor()>> contents;
   std::map<std::string, std::int64_t> rows;  // of each parameter that have been taken
   for (const TensorName& name : names) {
-    const GgufFormat format = format_of(name, options.format, o.tied_head);
+    const GgufFormat format = format_of(name, of_matrices, o.tied_head);
     const Shape shape = shape_in_file(name);
     const auto matrix = matrices.by_name.find(name.ours);
     const QuantizedWeight quantized = matrix == matrices.by_name.end() ? QuantizedWeight{} : *matrix->second.quantized;
@@ -294,7 +295,7 @@ static Tensor parameter_of(const nn::DecoderLM& model, const std::string& path) 
 
 nn::DecoderLMOptions gguf_shape(const std::string& path) { return read_config(io::GgufFile(path)).options; }
 
-GgufModel load_gguf(const std::string& path, const GgufOptions& options) {
+LanguageModel load_gguf(const std::string& path, const LoadOptions& options) {
   constexpr const char* where = "load_gguf";
   if (!is_floating(options.dtype)) fail(where, fmt::format("expected a floating dtype but got {}", name(options.dtype)));
   if (options.length < 0) fail(where, fmt::format("expected a length >= 0 but got {}", options.length));
@@ -313,7 +314,7 @@ GgufModel load_gguf(const std::string& path, const GgufOptions& options) {
   if (o.length > max_length)
     keys.fail(
         config.architecture == Architecture::llama ? "llama.context_length" : "gpt2.context_length",
-        fmt::format("expected at most {} positions, of which a table is made, but got {}: give GgufOptions::length", max_length, o.length));
+        fmt::format("expected at most {} positions, of which a table is made, but got {}: give LoadOptions::length", max_length, o.length));
   o.device = options.device;
   text::Tokenizer tokenizer = detail::tokenizer_of(file.metadata(), file.path());
   if (static_cast<std::int64_t>(tokenizer.vocab_size()) > o.vocab)
@@ -376,8 +377,9 @@ GgufModel load_gguf(const std::string& path, const GgufOptions& options) {
     throw io::FileError(fmt::format("{}: expected finite scales of blocks but {} has others", file.path(), quote_name(bad)));
   if (has_blocks) nn::set_requires_grad(model, false);
   model.eval();
-  return {std::move(model), std::move(tokenizer), keys.integer_or("tokenizer.ggml.bos_token_id", -1, 0),
-          keys.integer_or("tokenizer.ggml.eos_token_id", -1, 0), keys.text("tokenizer.chat_template", "")};
+  const auto ids = [&](const char* key) { return keys.find(key) ? std::vector{keys.integer(key, 0)} : std::vector<std::int64_t>(); };
+  return {std::move(model), std::move(tokenizer), ids("tokenizer.ggml.bos_token_id"), ids("tokenizer.ggml.eos_token_id"),
+          keys.text("tokenizer.chat_template", "")};
 }
 
 }  // namespace tern::models

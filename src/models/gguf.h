@@ -3,55 +3,31 @@
 #include <string>
 
 #include "io/gguf.h"
-#include "nn/transformer.h"
-#include "text/bpe.h"
+#include "models/language_model.h"
 
 namespace tern::models {
 
-/// Options of save_gguf.
-struct GgufSaveOptions {
-  io::GgufFormat format = io::GgufFormat::f16;  ///< of the matrices; vectors and the table of learned positions are f32
-  std::int64_t bos = -1;                        ///< token that begins a text; -1: none
-  std::int64_t eos = -1;                        ///< token that ends a text; -1: none
-  std::string chat_template = "";               ///< Jinja text, as in tokenizer_config.json; "": none
-};
+/// Writes a model of GPT-2's or Llama's shape for llama.cpp and load_gguf, with the names and metadata of its convert_hf_to_gguf.py; of the
+/// tokens that end a text the first one. `format` is that of the matrices; vectors and the table of learned positions are f32. Formats are
+/// those of its llama-quantize, but that a q4_0 file has q8_0, not q6_K, for the head, or for the token table that is the head. Rows that
+/// are no whole blocks of 32 are f16. A quantised weight keeps its blocks if they are of the format; others are dequantised first. Throws
+/// Error for a model of another shape, an activation that llama.cpp does not compute, a tokenizer of more tokens than the model or with
+/// words that it does not know (NFC is left to the caller), FileError, and DiskError: the old file then stays.
+void save_gguf(const LanguageModel& model, const std::string& path, io::GgufFormat format = io::GgufFormat::f16);
 
-/// Writes a model of GPT-2's or Llama's shape and its tokenizer for llama.cpp and load_gguf, with the names and metadata of its
-/// convert_hf_to_gguf.py. Formats of tensors are those of its llama-quantize, but that a q4_0 file has q8_0, not q6_K, for the head, or for
-/// the token table that is the head. Rows that are no whole blocks of 32 are f16. A quantised weight keeps its blocks if they are of the
-/// format; others are dequantised first. Throws Error for a model of another shape, an activation that llama.cpp does not compute, a
-/// tokenizer of more tokens than the model or with words that it does not know (NFC is left to the caller), FileError, and DiskError: the
-/// old file then stays.
-void save_gguf(const nn::DecoderLM& model, const text::Tokenizer& tokenizer, const std::string& path, const GgufSaveOptions& options = {});
-
-/// Options of load_gguf.
-struct GgufOptions {
-  DType dtype = DType::f32;          ///< dtype of the parameters that are not quantised
-  std::int64_t length = 0;           ///< maximum length in tokens of a model with rotary positions; 0: that of the file
-  Device device = default_device();  ///< device of the parameters
-  bool dequantizes = false;          ///< true: blocks become parameters of `dtype`, for training and for save_hugging_face
-};
-
-/// Contents of a file.
-struct GgufModel {
-  nn::DecoderLM model;        ///< in evaluation mode; matrices of q8_0 and q4_0 stay in their blocks, as nn::quantize makes them
-  text::Tokenizer tokenizer;  ///< may have fewer tokens than the model
-  std::int64_t bos = -1;      ///< token that begins a text; -1: none
-  std::int64_t eos = -1;      ///< token that ends a text; -1: none
-  std::string chat_template;  ///< Jinja text; "": none
-};
-
-/// Loads a file with "general.architecture" gpt2 or llama and byte-level BPE (GPT-2's, Llama 3's or Qwen 2's words). A matrix of ours whose
-/// parts have different formats is dequantised. Draws no random numbers of the thread's generator. Throws FileError for anything else, with
-/// its name, before parameters are allocated, and for values out of the range of `dtype`. Throws Error for a dtype that is not floating.
-GgufModel load_gguf(const std::string& path, const GgufOptions& options = {});
+/// Loads a file, in evaluation mode. Matrices of q8_0 and q4_0 stay in their blocks, as nn::quantize makes them, unless
+/// options.dequantizes. The file has "general.architecture" gpt2 or llama and byte-level BPE (GPT-2's, Llama 3's or Qwen 2's words). A
+/// matrix of ours whose parts have different formats is dequantised. Draws no random numbers of the thread's generator. Throws FileError
+/// for anything else, with its name, before parameters are allocated, and for values out of the range of `dtype`. Throws Error for a dtype
+/// that is not floating.
+LanguageModel load_gguf(const std::string& path, const LoadOptions& options = {});
 
 /// The options of the model that load_gguf would make, of the file's length. Throws FileError.
 nn::DecoderLMOptions gguf_shape(const std::string& path);
 
 namespace detail {
-/// Adds the tokenizer's metadata for a model of `vocab` tokens. Throws Error.
-void add_tokenizer(io::GgufMetadata& metadata, const text::Tokenizer& tokenizer, std::int64_t vocab, const GgufSaveOptions& options);
+/// Adds the metadata of a model's text. Throws Error.
+void add_text(io::GgufMetadata& metadata, const LanguageModel& model);
 /// The tokenizer of a file's metadata. Throws FileError.
 text::Tokenizer tokenizer_of(const io::GgufMetadata& metadata, const std::string& path);
 

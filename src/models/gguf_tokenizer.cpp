@@ -70,8 +70,10 @@ std::string template_begin(const Json& tokenizer) {
 
 }  // namespace
 
-void add_tokenizer(GgufMetadata& metadata, const text::Tokenizer& tokenizer, std::int64_t vocab, const GgufSaveOptions& options) {
+void add_text(GgufMetadata& metadata, const LanguageModel& model) {
   constexpr const char* where = "save_gguf";
+  const text::Tokenizer& tokenizer = model.tokenizer;
+  const std::int64_t vocab = model.model.options.vocab;
   const auto count = static_cast<std::int64_t>(tokenizer.vocab_size());
   if (count > vocab) fail(where, fmt::format("expected a tokenizer of at most the model's {} tokens but got {}", vocab, count));
   const Json json = Json::parse(tokenizer.to_json());
@@ -90,14 +92,14 @@ void add_tokenizer(GgufMetadata& metadata, const text::Tokenizer& tokenizer, std
   metadata[types_key] = GgufValue::list(std::span<const std::int32_t>(types));
   metadata[merges_key] = GgufValue::list(std::move(merges));
   metadata["tokenizer.ggml.add_bos_token"] = GgufValue::of(!begin.empty());
-  const std::int64_t template_bos = begin.empty() ? -1 : tokenizer.token_to_id(begin).value_or(-1);
-  const std::pair<const char*, std::int64_t> ids[] = {{"tokenizer.ggml.bos_token_id", options.bos >= 0 ? options.bos : template_bos},
-                                                      {"tokenizer.ggml.eos_token_id", options.eos}};
-  for (const auto& [key, id] : ids) {
-    if (id < -1 || id >= vocab) fail(where, fmt::format("expected ids of special tokens in [-1, {}) but got {}", vocab, id));
-    if (id >= 0) metadata[key] = GgufValue::of(static_cast<std::uint32_t>(id));
-  }
-  if (!options.chat_template.empty()) metadata["tokenizer.chat_template"] = GgufValue::of(options.chat_template);
+  const auto add_id = [&](const char* key, std::int64_t id) {
+    if (id < 0 || id >= vocab) fail(where, fmt::format("expected ids of special tokens in [0, {}) but got {}", vocab, id));
+    metadata[key] = GgufValue::of(static_cast<std::uint32_t>(id));
+  };
+  if (!model.begin.empty()) add_id("tokenizer.ggml.bos_token_id", model.begin.front());
+  else if (const auto id = tokenizer.token_to_id(begin); id && !begin.empty()) add_id("tokenizer.ggml.bos_token_id", *id);
+  if (!model.ends.empty()) add_id("tokenizer.ggml.eos_token_id", model.ends.front());
+  if (!model.chat_template.empty()) metadata["tokenizer.chat_template"] = GgufValue::of(model.chat_template);
 }
 
 text::Tokenizer tokenizer_of(const GgufMetadata& metadata, const std::string& path) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "io/files.h"
+#include "io/json_object.h"
 #include "io/safetensors.h"
 #include "io/safetensors_header.h"
 #include "nn/init.h"
@@ -19,6 +21,7 @@
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "text/chat_template.h"
 
 namespace tern::models {
 
@@ -225,12 +228,18 @@ bool has_own_head(const io::SafetensorsFiles& files, const std::string& table_na
 
 }  // namespace
 
-nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceOptions& options) {
+static std::string path_of_config(const std::string& directory) { return std::filesystem::path(directory) / "config.json"; }
+
+static HuggingFaceConfig read_config(const std::string& path) { return detail::parse_config(io::read_file(path), path); }
+
+nn::DecoderLMOptions hugging_face_shape(const std::string& directory) { return read_config(path_of_config(directory)).options; }
+
+nn::DecoderLM load_hugging_face(const std::string& directory, const LoadOptions& options) {
   constexpr const char* where = "load_hugging_face";
   if (!is_floating(options.dtype)) fail(where, fmt::format("expected a floating dtype but got {}", name(options.dtype)));
   if (options.length < 0) fail(where, fmt::format("expected a length >= 0 but got {}", options.length));
-  const std::string config_path = std::filesystem::path(directory) / "config.json";
-  HuggingFaceConfig config = detail::parse_config(io::read_file(config_path), config_path);
+  const std::string config_path = path_of_config(directory);
+  HuggingFaceConfig config = read_config(config_path);
   if (options.length > 0) {
     if (config.options.positions != nn::Positions::rotary && options.length != config.options.length)
       fail(where, fmt::format("expected length 0 or {}, as the model has learned that many positions, but got {}", config.options.length,
@@ -241,7 +250,7 @@ nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceO
   if (config.options.length > max_length)
     throw io::FileError(
         fmt::format("{}: \"max_position_embeddings\": expected at most {} positions, of which a table is made, but got {}: give "
-                    "HuggingFaceOptions::length",
+                    "LoadOptions::length",
                     config_path, max_length, config.options.length));
   config.options.device = options.device;
   const io::SafetensorsFiles files(directory);
@@ -275,7 +284,13 @@ nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceO
   return model;
 }
 
-void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, const HuggingFaceSaveOptions& options) {
+namespace {
+
+/// Files of a model by their names.
+using Texts = std::map<std::string, std::string>;
+
+void save(const nn::DecoderLM& model, const std::string& directory, std::uint64_t max_file_bytes, Texts texts,
+          const std::vector<std::int64_t>& begin, const std::vector<std::int64_t>& ends) {
   const HuggingFaceConfig config = detail::config_of(model.options);
   const NoGrad unrecorded;
   Parameters parameters(model);
@@ -285,12 +300,66 @@ void save_hugging_face(const nn::DecoderLM& model, const std::string& directory,
     tensors.push_back({name.theirs, name.transposed ? transpose(ours, 0, 1) : ours});
   }
   parameters.check_complete();
-  std::map<std::string, std::string> texts = options.texts;
-  texts["config.json"] = detail::config_text(config, model.dtype(), options);
-  io::save_safetensors_files(directory, tensors,
-                             {.max_file_bytes = options.max_file_bytes,
-                              .metadata = {{"format", "pt"}},  // transformers refuses a file without it
-                              .texts = texts});
+  texts["config.json"] = detail::config_text(config, model.dtype(), begin, ends);
+  // transformers refuses a file without the metadata.
+  io::save_safetensors_files(directory, tensors, {.max_file_bytes = max_file_bytes, .metadata = {{"format", "pt"}}, .texts = texts});
+}
+
+/// The ids of a key of a configuration, which may hold one, several or null, that a model of `vocab` tokens has.
+std::vector<std::int64_t> ids_of(const io::JsonObject& config, const char* key, std::int64_t vocab) {
+  std::vector<std::int64_t> ids;
+  try {
+    if (config.contains(key)) ids = {config.get_int(key)};
+  } catch (const io::FileError&) {
+    try {
+      ids = config.get_ints(key);
+    } catch (const io::FileError&) {
+    }
+  }
+  std::erase_if(ids, [vocab](std::int64_t id) { return id < 0 || id >= vocab; });
+  return ids;
+}
+
+}  // namespace
+
+void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, std::uint64_t max_file_bytes) {
+  save(model, directory, max_file_bytes, {}, {}, {});
+}
+
+void save_language_model(const LanguageModel& model, const std::string& directory) {
+  nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                   {"model_max_length", model.model.options.length},
+                                   {"clean_up_tokenization_spaces", false}};
+  const auto token = [&](const char* key, const std::vector<std::int64_t>& ids) {
+    if (!ids.empty()) config[key] = model.tokenizer.id_to_token(static_cast<std::int32_t>(ids.front()));
+  };
+  token("bos_token", model.begin);
+  token("eos_token", model.ends);
+  if (!model.chat_template.empty()) config["chat_template"] = model.chat_template;
+  const Texts texts = {{"tokenizer.json", model.tokenizer.to_json()}, {"tokenizer_config.json", config.dump(2) + "\n"}};
+  save(model.model, directory, default_file_bytes, texts, model.begin, model.ends);
+}
+
+LanguageModel load_language_model(const std::string& directory, const LoadOptions& options) {
+  const std::filesystem::path files = directory;
+  LanguageModel result{.model = load_hugging_face(directory, options),
+                       .tokenizer = text::Tokenizer::load((files / "tokenizer.json").string())};
+  const std::int64_t vocab = result.model.options.vocab, known = static_cast<std::int64_t>(result.tokenizer.vocab_size());
+  if (vocab < known)
+    throw io::FileError(fmt::format("{}: expected a model of at least the {} tokens of its tokenizer but got {}", directory, known, vocab));
+  const io::JsonObject config = io::read_json(path_of_config(directory));
+  result.begin = ids_of(config, "bos_token_id", vocab);
+  result.ends = ids_of(config, "eos_token_id", vocab);
+  std::error_code ignored;
+  if (const auto generation = files / "generation_config.json"; std::filesystem::exists(generation, ignored))
+    for (const std::int64_t id : ids_of(io::read_json(generation), "eos_token_id", vocab))
+      if (std::find(result.ends.begin(), result.ends.end(), id) == result.ends.end()) result.ends.push_back(id);
+  constexpr std::size_t most = std::size_t{1} << 24;
+  if (const auto file = files / "chat_template.jinja"; std::filesystem::exists(file, ignored))
+    result.chat_template = io::read_file(file.string(), most);
+  else if (const std::string tokenizer = (files / "tokenizer_config.json").string(); std::filesystem::exists(tokenizer, ignored))
+    result.chat_template = text::chat_template_of(io::read_file(tokenizer, most), tokenizer);
+  return result;
 }
 
 }  // namespace tern::models

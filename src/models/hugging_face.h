@@ -1,41 +1,39 @@
 #pragma once
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "nn/transformer.h"
+#include "models/language_model.h"
 
 /// Reading and writing of models in the formats of other libraries: docs/hugging-face.md.
 namespace tern::models {
-
-/// Options of load_hugging_face.
-struct HuggingFaceOptions {
-  DType dtype = DType::f32;          ///< dtype of the parameters, to which those of the files are cast
-  std::int64_t length = 0;           ///< maximum length in tokens of a model with rotary positions; 0: that of config.json
-  Device device = default_device();  ///< device of the parameters
-};
 
 /// Loads a model that Hugging Face's transformers has saved in a directory: config.json and model.safetensors, or several files with
 /// model.safetensors.index.json. Its model_type has to be "gpt2" or "llama". The model is in evaluation mode. Draws no random numbers of
 /// the thread's generator. Throws FileError for a model_type or an option of config.json that DecoderLM lacks and for tensors other than
 /// config.json implies, before parameters are allocated, and for values out of the range of `dtype`. Throws Error for a dtype that is not
 /// floating.
-nn::DecoderLM load_hugging_face(const std::string& directory, const HuggingFaceOptions& options = {});
+nn::DecoderLM load_hugging_face(const std::string& directory, const LoadOptions& options = {});
 
-/// Options of save_hugging_face.
-struct HuggingFaceSaveOptions {
-  std::uint64_t max_file_bytes = 5'000'000'000;   ///< maximum bytes of tensors in one file
-  std::vector<std::int64_t> bos = {};             ///< tokens that begin a text, for config.json: none or one
-  std::vector<std::int64_t> eos = {};             ///< tokens that end a text, for config.json
-  std::map<std::string, std::string> texts = {};  ///< further text files of the model by name, such as tokenizer.json
-};
+/// The options of the model that load_hugging_face would make, of config.json's length. Throws FileError.
+nn::DecoderLMOptions hugging_face_shape(const std::string& directory);
 
-/// Writes a model for transformers and load_hugging_face: config.json, and the tensors in the parameters' dtype. The directory is made if
-/// it is missing. An earlier model in it is replaced (io::save_safetensors_files); other files, such as tokenizer.json, are left alone.
-/// Throws Error for a model that is neither a GPT-2 nor a Llama, and FileError or DiskError.
-void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, const HuggingFaceSaveOptions& options = {});
+/// Loads a model likewise, with tokenizer.json, the ids of special tokens in config.json and generation_config.json, and the chat template
+/// of chat_template.jinja or tokenizer_config.json. Throws FileError also for a tokenizer of more tokens than the model.
+LanguageModel load_language_model(const std::string& directory, const LoadOptions& options = {});
+
+/// Most bytes of tensors in a file, unless another number is given.
+inline constexpr std::uint64_t default_file_bytes = 5'000'000'000;
+
+/// Writes a model for transformers and load_hugging_face: config.json, and the tensors in the parameters' dtype, in files of at most
+/// max_file_bytes. The directory is made if it is missing. An earlier model in it is replaced (io::save_safetensors_files); other files,
+/// such as tokenizer.json, are left alone. Throws Error for a model that is neither a GPT-2 nor a Llama, and FileError or DiskError.
+void save_hugging_face(const nn::DecoderLM& model, const std::string& directory, std::uint64_t max_file_bytes = default_file_bytes);
+
+/// Writes a model likewise, and what its text needs, for load_language_model too: tokenizer.json, tokenizer_config.json, and the ids of
+/// special tokens in config.json. Throws as save_hugging_face does.
+void save_language_model(const LanguageModel& model, const std::string& directory);
 
 namespace detail {
 
@@ -65,8 +63,9 @@ struct TensorName {
 /// The tensors of a model, layer by layer, those of one parameter in the order of its rows.
 std::vector<TensorName> tensor_names(const HuggingFaceConfig& config);
 
-/// The text of config.json. `dtype` is that of the parameters.
-std::string config_text(const HuggingFaceConfig& config, DType dtype, const HuggingFaceSaveOptions& options = {});
+/// The text of config.json. `dtype` is that of the parameters; `begin` and `ends` are tokens as LanguageModel has them.
+std::string config_text(const HuggingFaceConfig& config, DType dtype, const std::vector<std::int64_t>& begin,
+                        const std::vector<std::int64_t>& ends);
 
 }  // namespace detail
 

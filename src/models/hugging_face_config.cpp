@@ -289,7 +289,8 @@ HuggingFaceConfig config_of(const nn::DecoderLMOptions& o, const char* where) {
   return {is_gpt2 ? Architecture::gpt2 : Architecture::llama, o};
 }
 
-std::string config_text(const HuggingFaceConfig& config, DType dtype, const HuggingFaceSaveOptions& options) {
+std::string config_text(const HuggingFaceConfig& config, DType dtype, const std::vector<std::int64_t>& begin,
+                        const std::vector<std::int64_t>& ends) {
   const nn::DecoderLMOptions& o = config.options;
   Json json;
   if (config.architecture == Architecture::gpt2) {
@@ -333,8 +334,8 @@ std::string config_text(const HuggingFaceConfig& config, DType dtype, const Hugg
   const auto ids = [](const std::vector<std::int64_t>& list) {
     return list.empty() ? Json() : list.size() == 1 ? Json(list[0]) : Json(list);
   };
-  json["bos_token_id"] = ids(options.bos);
-  json["eos_token_id"] = ids(options.eos);
+  json["bos_token_id"] = ids(begin);
+  json["eos_token_id"] = ids(ends);
   json["pad_token_id"] = nullptr;
   json["torch_dtype"] = dtype_name(dtype);
   return json.dump(2) + "\n";

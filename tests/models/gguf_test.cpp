@@ -148,8 +148,8 @@ TEST_CASE("A model is read back from GGUF, bit for bit in float32 and in its own
   for (const auto& [name, options] : shapes) {
     INFO(name);
     const nn::DecoderLM model = drawn(options);
-    save_gguf(model, tokenizer, path, {.format = GgufFormat::f32});
-    const models::GgufModel read = load_gguf(path);
+    save_gguf({model, tokenizer}, path, GgufFormat::f32);
+    const models::LanguageModel read = load_gguf(path);
     const auto ours = nn::named_parameters(model), theirs = nn::named_parameters(read.model);
     REQUIRE(ours.size() == theirs.size());
     for (std::size_t i = 0; i < ours.size(); ++i) {
@@ -162,7 +162,7 @@ TEST_CASE("A model is read back from GGUF, bit for bit in float32 and in its own
     CHECK(!read.model.training);
     CHECK(nn::parameters(read.model)[0].requires_grad());
 
-    save_gguf(model, tokenizer, path, {.format = GgufFormat::f16});
+    save_gguf({model, tokenizer}, path, GgufFormat::f16);
     CHECK(largest(logits_of(load_gguf(path).model) - logits_of(model)) < 0.05);
     CHECK(load_gguf(path, {.dtype = DType::f16}).model.dtype() == DType::f16);
 
@@ -179,18 +179,18 @@ TEST_CASE("A model is read back from GGUF, bit for bit in float32 and in its own
         if (options.tied_head) quantized.tokens = eight.tokens;
       }
       const std::string file = directory / "blocks.gguf";
-      save_gguf(drawn(options), tokenizer, file, {.format = is_q8 ? GgufFormat::q8_0 : GgufFormat::q4_0});
+      save_gguf({drawn(options), tokenizer}, file, is_q8 ? GgufFormat::q8_0 : GgufFormat::q4_0);
       const nn::DecoderLM blocks = load_gguf(file).model;
       CHECK(blocks.blocks[1].attn.qkv->quantized.format == format);
       CHECK(are_equal(logits_of(blocks), logits_of(quantized)));
       // Blocks are written as they are.
-      save_gguf(blocks, tokenizer, path, {.format = is_q8 ? GgufFormat::q8_0 : GgufFormat::q4_0});
+      save_gguf({blocks, tokenizer}, path, is_q8 ? GgufFormat::q8_0 : GgufFormat::q4_0);
       CHECK(slurp(path) == slurp(file));
       const nn::DecoderLM plain = load_gguf(file, {.dequantizes = true}).model;
       CHECK(are_equal(plain.head.weight, dequantize(blocks.head.quantized)));
       CHECK(nn::parameters(plain)[0].requires_grad());
       CHECK(largest(logits_of(plain) - logits_of(model)) > 0);
-      save_gguf(blocks, tokenizer, path, {.format = GgufFormat::f32});
+      save_gguf({blocks, tokenizer}, path, GgufFormat::f32);
       CHECK(are_equal(logits_of(load_gguf(path).model), logits_of(plain)));
     }
   }
@@ -200,7 +200,7 @@ TEST_CASE("GGUF files have the names and formats of llama.cpp, and its order of 
   const TempDirectory directory;
   const std::string path = directory / "model.gguf";
   const nn::DecoderLM model = drawn(llama_options());
-  save_gguf(model, small_tokenizer(), path, {.format = GgufFormat::f32});
+  save_gguf({model, small_tokenizer()}, path, GgufFormat::f32);
   {
     const io::GgufFile file(path);
     const Tensor q = slice(model.blocks[1].attn.qkv->weight.detach(), 0, 0, 64);
@@ -217,7 +217,7 @@ TEST_CASE("GGUF files have the names and formats of llama.cpp, and its order of 
   const auto format = [](const std::string& file, const char* name) { return io::GgufFile(file).find(name)->format; };
   nn::DecoderLMOptions odd = gpt2_options();
   odd.ff = 80;  // rows that are no whole blocks
-  save_gguf(drawn(odd), small_tokenizer(), path, {.format = GgufFormat::q4_0});
+  save_gguf({drawn(odd), small_tokenizer()}, path, GgufFormat::q4_0);
   CHECK(format(path, "token_embd.weight") == GgufFormat::q8_0);
   CHECK(format(path, "position_embd.weight") == GgufFormat::f32);
   CHECK(format(path, "blk.0.attn_qkv.weight") == GgufFormat::q4_0);
@@ -226,15 +226,15 @@ TEST_CASE("GGUF files have the names and formats of llama.cpp, and its order of 
   CHECK(format(path, "output_norm.weight") == GgufFormat::f32);
   CHECK(io::GgufFile(path).metadata().at("general.file_type").integer(0) == 2);
   CHECK(largest(logits_of(load_gguf(path).model) - logits_of(drawn(odd))) < 10);
-  save_gguf(drawn(llama_options()), small_tokenizer(), path, {.format = GgufFormat::q4_0});
+  save_gguf({drawn(llama_options()), small_tokenizer()}, path, GgufFormat::q4_0);
   CHECK(format(path, "token_embd.weight") == GgufFormat::q4_0);
   CHECK(format(path, "output.weight") == GgufFormat::q8_0);
-  save_gguf(drawn(llama_options()), small_tokenizer(), path, {.format = GgufFormat::bf16});
+  save_gguf({drawn(llama_options()), small_tokenizer()}, path, GgufFormat::bf16);
   CHECK(format(path, "output.weight") == GgufFormat::bf16);
   CHECK(io::GgufFile(path).metadata().at("general.file_type").integer(0) == 32);
 
   // Parts of a matrix that have different formats, as llama-quantize makes them, are dequantised together.
-  save_gguf(drawn(llama_options()), small_tokenizer(), path, {.format = GgufFormat::q8_0});
+  save_gguf({drawn(llama_options()), small_tokenizer()}, path, GgufFormat::q8_0);
   const std::string mixed = directory / "mixed.gguf";
   rewrite(
       path, mixed, [](auto&) {},
@@ -255,11 +255,11 @@ TEST_CASE("A tokenizer is read back from GGUF") {
   const std::string path = directory / "model.gguf";
   const nn::DecoderLM model = drawn(llama_options());
   const auto check = [&](const text::Tokenizer& tokenizer, const char* pre) {
-    save_gguf(model, tokenizer, path, {.bos = 1, .eos = 0, .chat_template = "{{ messages }}"});
-    const models::GgufModel read = load_gguf(path);
+    save_gguf({model, tokenizer, {1}, {0}, "{{ messages }}"}, path);
+    const models::LanguageModel read = load_gguf(path);
     CHECK(io::GgufFile(path).metadata().at("tokenizer.ggml.pre").texts[0] == pre);
-    CHECK(read.bos == 1);
-    CHECK(read.eos == 0);
+    CHECK(read.begin == std::vector<std::int64_t>{1});
+    CHECK(read.ends == std::vector<std::int64_t>{0});
     CHECK(read.chat_template == "{{ messages }}");
     REQUIRE(read.tokenizer.vocab_size() == tokenizer.vocab_size());
     CHECK(read.tokenizer.merges() == tokenizer.merges());
@@ -299,22 +299,21 @@ TEST_CASE("A tokenizer is read back from GGUF") {
   };
   check(edited(1, true), "llama-bpe");
   CHECK(io::GgufFile(path).metadata().at("tokenizer.ggml.add_bos_token").integer(0));
-  save_gguf(model, edited(1, true), path, {});
-  CHECK(load_gguf(path).bos == 281);
-  CHECK(load_gguf(path).eos == -1);
+  save_gguf({model, edited(1, true)}, path);
+  CHECK(load_gguf(path).begin == std::vector<std::int64_t>{281});
+  CHECK(load_gguf(path).ends.empty());
   CHECK(load_gguf(path).chat_template.empty());
   check(edited(2, false), "qwen2");
-  check_says(message_of([&] { save_gguf(model, edited(2, true), path, {}); }),
-             "[save_gguf] expected the words of GPT-2, Llama 3 or Qwen 2");
+  check_says(message_of([&] { save_gguf({model, edited(2, true)}, path); }), "[save_gguf] expected the words of GPT-2, Llama 3 or Qwen 2");
 }
 
 TEST_CASE("Models and tokenizers that GGUF does not take") {
   const TempDirectory directory;
   const std::string path = directory / "model.gguf";
   const text::Tokenizer tokenizer = small_tokenizer();
-  const auto refused = [&](nn::DecoderLMOptions options, const std::string& part, const models::GgufSaveOptions& save = {}) {
-    check_says(message_of([&] { save_gguf(drawn(options), tokenizer, path, save); }), "[save_gguf] expected ");
-    check_says(message_of([&] { save_gguf(drawn(options), tokenizer, path, save); }), part);
+  const auto refused = [&](nn::DecoderLMOptions options, const std::string& part, const std::vector<std::int64_t>& ends = {}) {
+    check_says(message_of([&] { save_gguf({drawn(options), tokenizer, {}, ends}, path); }), "[save_gguf] expected ");
+    check_says(message_of([&] { save_gguf({drawn(options), tokenizer, {}, ends}, path); }), part);
     CHECK(directory.count() == 0);
   };
   nn::DecoderLMOptions o = gpt2_options();
@@ -326,17 +325,18 @@ TEST_CASE("Models and tokenizers that GGUF does not take") {
   o = gpt2_options();
   o.vocab = 280;
   refused(o, "at most the model's 280 tokens but got 281");
-  refused(gpt2_options(), "special tokens in [-1, 320) but got 320", {.eos = 320});
+  refused(gpt2_options(), "special tokens in [0, 320) but got 320", {320});
   nn::DecoderLM large = drawn(llama_options());
   copy_(large.head.weight.detach(), full({vocab, 64}, 1e6));
-  check_says(message_of([&] { save_gguf(large, tokenizer, path); }), "numbers that f16 holds but \"head.weight\" has larger ones: use f32");
+  check_says(message_of([&] { save_gguf({large, tokenizer}, path); }),
+             "numbers that f16 holds but \"head.weight\" has larger ones: use f32");
   CHECK(directory.count() == 0);
 }
 
 TEST_CASE("GGUF files of other models are refused by name") {
   const TempDirectory directory;
   const std::string path = directory / "model.gguf", edited = directory / "edited.gguf";
-  save_gguf(drawn(llama_options()), small_tokenizer(), path, {.format = GgufFormat::f32});
+  save_gguf({drawn(llama_options()), small_tokenizer()}, path, GgufFormat::f32);
   const auto refused = [&](const std::string& part, const std::function<void(io::GgufMetadata&)>& edit,
                            const std::function<void(std::vector<io::GgufEntry>&)>& edit_entries = {}) {
     rewrite(path, edited, edit, edit_entries);
@@ -382,7 +382,7 @@ TEST_CASE("GGUF files of other models are refused by name") {
   refused("expected 1, 3, 4 or 5", set("tokenizer.ggml.token_type", GgufValue::list(std::vector<std::int32_t>(vocab, 6))));
   refused("expected merge 0 to be two tokens", set("tokenizer.ggml.merges", GgufValue::list(std::vector<std::string>{"ab"})));
   const std::string scaled = directory / "scaled.gguf";
-  save_gguf(drawn(wide_llama_options()), small_tokenizer(), scaled, {});
+  save_gguf({drawn(wide_llama_options()), small_tokenizer()}, scaled);
   rewrite(scaled, edited, set("tern.rope.low_turns", GgufValue::of(0.6F)));
   check_says(message_of([&] { load_gguf(edited); }),
              "tensor \"rope_freqs.weight\": expected the factors of Llama 3's scaling but got others");
@@ -391,9 +391,9 @@ TEST_CASE("GGUF files of other models are refused by name") {
   check_says(message_of([&] { load_gguf(path, {.dtype = DType::i32}); }), "[load_gguf] expected a floating dtype but got i32");
   nn::DecoderLM large = drawn(llama_options());
   copy_(large.head.weight.detach(), full({vocab, 64}, 1e6));
-  save_gguf(large, small_tokenizer(), edited, {.format = GgufFormat::f32});
+  save_gguf({large, small_tokenizer()}, edited, GgufFormat::f32);
   check_says(message_of([&] { load_gguf(edited, {.dtype = DType::f16}); }), "tensor \"output.weight\": expected numbers that f16 holds");
-  save_gguf(drawn(gpt2_options()), small_tokenizer(), path, {.format = GgufFormat::q8_0});
+  save_gguf({drawn(gpt2_options()), small_tokenizer()}, path, GgufFormat::q8_0);
   check_says(message_of([&] { load_gguf(path, {.length = 10}); }), "[load_gguf] expected length 0 or 48");
   std::string bytes = slurp(path);
   const io::GgufFile file(path);
@@ -412,7 +412,7 @@ TEST_CASE("Files for other readers") {
     std::vector<NamedTensor> expected = {{"ids", test_ids()}, {"f32", logits_of(model)}};
     for (const GgufFormat format : {GgufFormat::f32, GgufFormat::f16, GgufFormat::q8_0, GgufFormat::q4_0}) {
       const std::string path = directory / (name + '.' + io::name(format) + ".gguf");
-      save_gguf(model, small_tokenizer(), path, {.format = format, .bos = 0, .eos = 0});
+      save_gguf({model, small_tokenizer(), {0}, {0}}, path, format);
       if (format != GgufFormat::f32) expected.push_back({io::name(format), logits_of(load_gguf(path).model)});
     }
     models::save_hugging_face(model, directory / name);

@@ -160,7 +160,7 @@ TEST_CASE("What is written is read back bit for bit, and is what was there") {
     CAPTURE(fixture.name);
     const fs::path from = directory_of(fixture.name), to = out / fixture.name;
     const nn::DecoderLM model = load_hugging_face(from, {.dtype = fixture.dtype});
-    save_hugging_face(model, to, {.max_file_bytes = fixture.name == "llama_sharded" ? 16'000u : 1'000'000u});
+    save_hugging_face(model, to, fixture.name == "llama_sharded" ? 16'000u : 1'000'000u);
     CHECK(fs::exists(to / "model.safetensors.index.json") == (fixture.name == "llama_sharded"));
     check_equal_parameters(model, load_hugging_face(to, {.dtype = fixture.dtype}));
     const io::SafetensorsFiles theirs(from), ours(to);
@@ -173,6 +173,36 @@ TEST_CASE("What is written is read back bit for bit, and is what was there") {
     const Tensor ids = expected_of(fixture.name).at("ids");
     CHECK(are_equal(load_hugging_face(to).forward(ids), load_hugging_face(from).forward(ids)));
   }
+}
+
+TEST_CASE("What text needs is written and read beside a model") {
+  const TempDirectory temporary;
+  const nn::DecoderLM model = load_hugging_face(directory_of("llama"));
+  const std::vector<std::string> lines(3, "the cat sat on the mat");
+  const text::Tokenizer tokenizer = text::Tokenizer::train(lines, {.vocab_size = 290, .special_tokens = {"<|end|>"}});
+  nn::DecoderLMOptions wide = model.options;
+  wide.vocab = 300;
+  const nn::DecoderLM larger(wide);
+  models::save_language_model({larger, tokenizer, {1}, {0, 2}, "{{ messages }}"}, temporary.path());
+  const auto read = [&] { return models::load_language_model(temporary.path()); };
+  const models::LanguageModel first = read();
+  check_equal_parameters(first.model, larger);
+  CHECK(first.tokenizer.to_json() == tokenizer.to_json());
+  CHECK(first.begin == std::vector<std::int64_t>{1});
+  CHECK(first.ends == std::vector<std::int64_t>{0, 2});
+  CHECK(first.chat_template == "{{ messages }}");
+  // Ids of both configurations, but for those that the model lacks; a file of the template before the other one.
+  spill(temporary / "generation_config.json", R"({"eos_token_id": [2, 3, 300, -1]})");
+  spill(temporary / "chat_template.jinja", "{{ bos_token }}");
+  CHECK(read().ends == std::vector<std::int64_t>{0, 2, 3});
+  CHECK(read().chat_template == "{{ bos_token }}");
+  CHECK(models::hugging_face_shape(temporary.path()).vocab == 300);
+  // A model alone leaves these files, and has no ids.
+  save_hugging_face(larger, temporary.path());
+  CHECK(read().begin.empty());
+  CHECK(read().ends == std::vector<std::int64_t>{2, 3});
+  save_hugging_face(model, temporary.path());
+  check_says(message_of(read), {"expected a model of at least the ", " tokens of its tokenizer but got "});
 }
 
 TEST_CASE("Files and configurations of older versions are read") {
@@ -273,7 +303,7 @@ TEST_CASE("A stored head that differs from the token table is the model's, whate
       CHECK(tied.options.tied_head);
       CHECK_FALSE(are_equal(tied.forward(ids), kept.forward(ids)));
     }
-    save_hugging_face(kept, temporary / "written", {.max_file_bytes = 20'000});
+    save_hugging_face(kept, temporary / "written", 20'000);
     const nn::DecoderLM again = load_hugging_face(temporary / "written");
     CHECK_FALSE(again.options.tied_head);
     check_equal_parameters(kept, again);
@@ -382,7 +412,7 @@ TEST_CASE("Tensors that are not those of config.json are named") {
   check_says(message_with([](auto& config) { config["num_hidden_layers"] = 3; }, {}), {"lacks tensor", "model.layers.2."});
   check_says(message_with([](auto& config) { config["num_hidden_layers"] = 1'000'000'000; }, {}), {"1000000000 layers", "21 tensors"});
   check_says(message_with([](auto& config) { config["max_position_embeddings"] = 1'000'000'000; }, {}),
-             {"config.json", "max_position_embeddings", "1000000000", "HuggingFaceOptions::length"});
+             {"config.json", "max_position_embeddings", "1000000000", "LoadOptions::length"});
   check_says(message_of([&] { load_hugging_face(temporary / "nothing"); }), {"nothing/config.json"});
   copy_fixture("llama", temporary / "model", unchanged);
   fs::remove(temporary / "model/model.safetensors");

@@ -35,11 +35,7 @@ nn::DecoderLM write_model(const fs::path& directory) {
                        .positions = nn::Positions::rotary,
                        .rope_pairs = RopePairs::halves,
                        .head_bias = false});
-  models::save_hugging_face(
-      model, directory,
-      {.bos = {1},
-       .eos = {0, 2},
-       .texts = {{"tokenizer.json", small_tokenizer().to_json()}, {"tokenizer_config.json", R"({"chat_template": "{{ messages }}"})"}}});
+  models::save_language_model({model, small_tokenizer(), {1}, {0, 2}, "{{ messages }}"}, directory);
   return model;
 }
 
@@ -60,9 +56,9 @@ TEST_CASE("tern-lm export --format --out") {
     CHECK(contains(done(run(lm_program, {"export", source, "--out", file, "--format", format})).out,
                    std::string("model.gguf: GGUF, ") + format));
     CHECK(std::string(io::name(io::GgufFile(file).find("blk.0.ffn_up.weight")->format)) == format);
-    const models::GgufModel read = models::load_gguf(file);
-    CHECK(read.bos == 1);
-    CHECK(read.eos == 0);
+    const models::LanguageModel read = models::load_gguf(file);
+    CHECK(read.begin == std::vector<std::int64_t>{1});
+    CHECK(read.ends == std::vector<std::int64_t>{0});
     CHECK(read.chat_template == "{{ messages }}");
     if (std::string(format) == "f32") CHECK(are_equal(logits_of(read.model), logits_of(model)));
   }
