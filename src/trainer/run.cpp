@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <sstream>
 #include <utility>
 
@@ -150,6 +151,11 @@ CheckpointHead last_checkpoint(const std::string& program, const std::string& ru
   return head;
 }
 
+struct Run::Saving {
+  std::int64_t epoch;
+  std::future<void> end;
+};
+
 Run::Run(std::string program, std::function<std::string(bool)> remains)
     : program_(std::move(program)), remains_(std::move(remains)), try_log_(program_), try_events_(program_), try_curves_(program_) {}
 
@@ -287,22 +293,36 @@ std::string Run::curves() const {
 
 void Run::save(std::span<const NamedTensor> model, std::int64_t epoch, std::int64_t update) {
   if (!run_) return;
+  finish_save();
   try_log_([&] { log_->sync(); });  // so that the log on the disk covers the model
-  const auto has_moved = [&, was_staged = run_->is_staged()] { return was_staged && !run_->is_staged(); };
+  const auto write = [this, tensors = std::vector(model.begin(), model.end()), metadata = model_metadata(epoch, update)] {
+    run_->save_model(tensors, metadata);
+  };
+  // The first model moves the run into place, where this thread then writes its other files.
+  const bool was_staged = run_->is_staged();
+  saving_ = std::make_unique<Saving>(Saving{epoch, std::async(was_staged ? std::launch::deferred : std::launch::async, write)});
+  if (!was_staged) return;
+  finish_save();
+  if (!run_->is_staged() && !checkpoint_.empty()) checkpoint_ = moved(checkpoint_, run_->checkpoints());
+}
+
+void Run::finish_save() {
+  const std::unique_ptr<Saving> saving = std::move(saving_);
+  if (!saving) return;
   try {
-    run_->save_model(model, model_metadata(epoch, update));
-    saved_epoch_ = epoch;
+    saving->end.get();
+    saved_epoch_ = saving->epoch;
     model_fault_.clear();
   } catch (const io::FileError& error) {
     model_fault_ = error.what();
-    if (saved_epoch_ == 0 && run_->has_model()) saved_epoch_ = epoch;  // written completely, but not moved into place
+    if (saved_epoch_ == 0 && run_->has_model()) saved_epoch_ = saving->epoch;  // written completely, but not moved into place
     write_message(fmt::format("{}: {}{}; training goes on\n", program_, error.what(), remains()));
   }
-  if (has_moved() && !checkpoint_.empty()) checkpoint_ = moved(checkpoint_, run_->checkpoints());
 }
 
 bool Run::save_checkpoint(std::int64_t update, std::span<const NamedTensor> tensors, io::JsonObject numbers, std::int64_t best_update) {
   if (!run_) return true;
+  finish_save();
   try_log_([&] { log_->sync(); });
   numbers.set("log_bytes", log_->size());
   io::Metadata metadata{{"format", "pt"},
@@ -357,13 +377,15 @@ void Run::restart(std::span<const NamedTensor> best, std::int64_t epoch, std::in
 
 void Run::finish(const io::JsonObject& summary) {
   if (!run_) return;
+  finish_save();
   try_log_([&] { log_->sync(); });
   if (!model_fault_.empty()) throw std::runtime_error(fmt::format("the last model was not written: {}{}", model_fault_, remains()));
   run_->write_summary(summary);
 }
 
-std::string Run::remains(bool can_resume) const {
+std::string Run::remains(bool can_resume) {
   if (!run_) return remains_ ? remains_(can_resume) : "";
+  finish_save();
   const std::string& path = run_->path();
   const std::string goes_on = checkpoint_.empty() || !can_resume ? "" : fmt::format("; --resume goes on from {}", checkpoint_);
   if (saved_epoch_ > 0) return fmt::format("{}; {} keeps the model of epoch {}", goes_on, path, saved_epoch_);

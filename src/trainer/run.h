@@ -106,7 +106,8 @@ class Run {
   void log(const io::JsonObject& line);
   /// Draws curves.svg, and adds some of the samples to the events.
   void draw(std::int64_t update, const std::vector<Sample>& samples);
-  /// Writes the model of an epoch, and syncs the log.
+  /// Writes the model of an epoch, whose tensors are on the CPU and stay as they are, and syncs the log. The training goes on meanwhile:
+  /// the next call that writes or tells of models waits for it.
   void save(std::span<const NamedTensor> model, std::int64_t epoch, std::int64_t update);
 
   /// Writes a checkpoint, syncs the log, and removes old checkpoints: all but the newest ones and that of the best model. False if the disk
@@ -123,9 +124,11 @@ class Run {
 
   /// The text "; RUN keeps the model of epoch 3", or a similar one for the state of the run, behind what --resume goes on from. For
   /// messages of a training that ends early.
-  std::string remains(bool can_resume = true) const;
+  std::string remains(bool can_resume = true);
 
  private:
+  struct Saving;  // run.cpp's own
+  void finish_save();
   void open(std::int64_t update);
   void add_to_curves(const io::JsonObject& line);
   void read_curves(std::int64_t last_update);
@@ -149,6 +152,7 @@ class Run {
   bool is_open_ = false;
   Attempt try_log_, try_events_, try_curves_;
   std::string model_fault_, checkpoint_fault_;  ///< of the last attempt; "" if it succeeded
+  std::unique_ptr<Saving> saving_;              ///< of a model, in a thread of its own
 };
 
 }  // namespace tern::train

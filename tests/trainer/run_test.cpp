@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "files.h"
 #include "json_lines.h"
 #include "message.h"
+#include "ops/factory.h"
 
 using namespace tern;
 using io::JsonObject, train::Run, train::Sample;
@@ -191,4 +193,24 @@ TEST_CASE("Curves name the training's loss, the smoothed one of a validation, an
   for (const char* name : {">training loss (label smoothing 0.1)<", ">validation loss<", ">validation loss (label smoothing)<",
                            ">validation accuracy<", ">100%<"})
     CHECK(contains(svg, name));
+}
+
+TEST_CASE("A model is written while the training goes on, and a fault is said when the run ends") {
+  const TempDirectory directory;
+  Run run("test", directory / "run", JsonObject());
+  const auto model = [](std::int64_t size) { return std::vector<NamedTensor>{{"w", ones({size})}}; };
+  run.save(model(4), 1, 10);
+  CHECK(fs::exists(run.directory().model()));
+  const auto start = std::chrono::steady_clock::now();
+  run.save(model(1 << 24), 2, 20);
+  const auto begun = std::chrono::steady_clock::now() - start;
+  CHECK(contains(run.remains(), "keeps the model of epoch 2"));
+  CHECK(begun < (std::chrono::steady_clock::now() - start) / 4);
+  CHECK(fs::file_size(run.directory().model()) > 4 << 24);
+  fs::remove(run.directory().model());
+  fs::create_directory(run.directory().model());
+  const Captured captured(directory / "output");
+  run.save(model(4), 3, 30);
+  CHECK(contains(message_of<std::runtime_error>([&] { run.finish(JsonObject()); }), "the last model was not written: "));
+  CHECK(contains(run.remains(), "keeps the model of epoch 2"));
 }
