@@ -56,9 +56,8 @@ Options classic() {
   options.layers = 4;
   options.width = 256;
   options.dropout = 0.1;
-  options.tied_head = true;
   options.schedule = "cosine-epoch";
-  options.init = "gpt2";
+  options.target = 0.98;
   return options;
 }
 
