@@ -67,7 +67,7 @@ CLI::Option* add_value(CLI::App& command, const char* name, T& value, const std:
 }
 /// @}
 
-/// Where a command computes.
+/// The device and the threads of a command.
 struct Processors {
   std::string device = "auto";  ///< text of --device
   int threads = 0;              ///< of --threads; 0: one for each processor

@@ -57,7 +57,7 @@ class GradientSink final : public RefCounted {
   /// Marks the gradient as one that is read: by an optimizer, which need not call get().
   void set_read() { is_read_ = true; }
 
-  /// What a pass that adds to the gradient depends on, and leaves, beside elements: for a program that does again what one did
+  /// The state beside elements that a pass which adds to the gradient depends on, and leaves: for a program that does again what one did
   /// (Note [Programs]).
   struct State {
     Tensor gradient, exact;

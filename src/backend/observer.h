@@ -53,7 +53,7 @@ class Observer {
   virtual void begin_backward(const Node&) {}
   /// That backward function has returned, or thrown; `bytes` counts its gradients and what was saved.
   virtual void end_backward(double /*bytes*/) {}
-  /// What happens to the gradient of a leaf: it is replaced, it is zeroed, or it is read or added to.
+  /// Uses of the gradient of a leaf: it is replaced, it is zeroed, or it is read or added to.
   enum class GradientUse : std::uint8_t { set, zero, use };
   /// That is about to happen.
   virtual void on_sink(GradientSink&, GradientUse) {}

@@ -80,8 +80,8 @@ std::vector<std::size_t> in_order(const std::vector<std::vector<std::size_t>>& b
 std::vector<Group> find_groups(const std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu);
 
 /// Note [Chunks of a group]: on the CPU a group (Note [Groups]) runs all of its kernels on a chunk of rows before it goes on to the next.
-/// What only they use is as large as a chunk and stays in the cache: ten additions in a row read and write memory once, not ten times. The
-/// kernels are those of the program, each on a part of its views, so every element has the bits that it has without.
+/// Memory that only they use is as large as a chunk and stays in the cache: ten additions in a row read and write memory once, not ten
+/// times. The kernels are those of the program, each on a part of its views, so every element has the bits that it has without.
 ///
 /// The group as one call, whose kernels are copies of its calls'; nothing if it would not pay. lives_inside(block): only the group uses it.
 std::optional<Call> chunked(const Group& group, const std::vector<Call>& calls, const std::function<bool(std::size_t)>& lives_inside);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "ops/factory.h"
 #include "ops/kernels/optimizer.h"
@@ -157,13 +160,8 @@ void MuonOptions::update(std::span<const ParameterRange> ranges) const {
   const NoAutocast exact;
   constexpr std::int64_t most = std::int64_t{1} << 25;  // elements that are orthogonalized together: more take memory, and are not faster
   const auto value_of = [](const ParameterRange& range) { return range.master.defined() ? range.master : range.parameter; };
-  const auto shape_of = [](const ParameterRange& range) {
-    const std::int64_t rows = range.shape[0];
-    return Shape{rows, range.parameter.numel() / std::max<std::int64_t>(rows, 1)};
-  };
-  const auto update = [&](const std::vector<const ParameterRange*>& together) {
+  const auto update = [&](const Shape& shape, const std::vector<const ParameterRange*>& together) {
     const DType kept = value_of(*together[0]).dtype();
-    const Shape shape = shape_of(*together[0]);
     Tensors means, directions;
     for (const ParameterRange* range : together) {
       Tensor gradient = cast(range->gradient, kept);
@@ -174,33 +172,29 @@ void MuonOptions::update(std::span<const ParameterRange> ranges) const {
     }
     const Tensor updates = orthogonalize(stack(directions), iterations), rate = cast(together[0]->lr, kept);
     const double stretch = std::sqrt(std::max(1.0, static_cast<double>(shape[0]) / static_cast<double>(shape[1])));
-    const Tensor kept_part = 1 - weight_decay * rate, step = stretch * rate;
+    const Tensor decay = 1 - weight_decay * rate, step = stretch * rate;
     for (std::size_t i = 0; i < together.size(); ++i) {
       const ParameterRange& range = *together[i];
-      const Tensor value = value_of(range), turned = select(updates, 0, static_cast<std::int64_t>(i));
+      const Tensor value = value_of(range), own = cast(select(updates, 0, static_cast<std::int64_t>(i)), kept);
       // A step that is skipped after an overflow has gradients that are not finite: where(), because a factor of 0 would give NaN.
       const auto write = [&](const Tensor& target, const Tensor& source) {
         copy_(target, range.scale.advance.defined() ? where(ne(range.scale.advance, 0), source, target) : source);
       };
       write(range.moments[0], means[i]);
-      write(value, value * kept_part - step * reshape(cast(turned, kept), {-1}));
+      write(value, value * decay - step * reshape(own, {-1}));
       if (range.master.defined()) copy_(range.parameter, value);
     }
   };
-  std::vector<bool> is_done(ranges.size());
-  for (std::size_t first = 0; first < ranges.size(); ++first) {
-    if (is_done[first] || ranges[first].parameter.numel() == 0) continue;
-    const Shape shape = shape_of(ranges[first]);
-    std::vector<const ParameterRange*> together;
-    for (std::size_t i = first; i < ranges.size(); ++i) {
-      const bool is_alike = !is_done[i] && shape_of(ranges[i]) == shape && value_of(ranges[i]).dtype() == value_of(ranges[first]).dtype();
-      const bool fits = together.empty() || static_cast<std::int64_t>(together.size() + 1) * numel(shape) <= most;
-      if (!is_alike || !fits) continue;
-      together.push_back(&ranges[i]);
-      is_done[i] = true;
-    }
-    update(together);
+  std::map<std::tuple<std::int64_t, std::int64_t, DType>, std::vector<const ParameterRange*>> alike;
+  for (const ParameterRange& range : ranges) {
+    const std::int64_t numel = range.parameter.numel();
+    if (numel == 0) continue;
+    const Shape shape{range.shape[0], numel / range.shape[0]};
+    std::vector<const ParameterRange*>& together = alike[{shape[0], shape[1], value_of(range).dtype()}];
+    if (!together.empty() && static_cast<std::int64_t>(together.size() + 1) * numel > most) update(shape, std::exchange(together, {}));
+    together.push_back(&range);
   }
+  for (const auto& [key, together] : alike) update({std::get<0>(key), std::get<1>(key)}, together);
 }
 
 }  // namespace tern::train
