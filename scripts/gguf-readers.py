@@ -3,7 +3,8 @@
 build/cpu/tests/test-models, writes random models of four shapes as GGUF and for transformers, with their logits. Then Python's gguf reads
 every field and tensor and compares the f32 files' tensors with the safetensors and dequantises the others as the reader here does;
 transformers computes the logits of the Hugging Face directories; llama.cpp, of a source tree and a static build of it with CMake, those of
-the GGUF files, in float32 where it can, the ids of its tokenizer, and what llama-quantize makes of the f32 files. Needs gguf, numpy, safetensors, torch, transformers, tokenizers."""
+the GGUF files, in float32 where it can (GPT-2's are 2e-3 apart where it takes GELU from a table in f16, GGML_GELU_FP16 in its vec.h), the
+ids of its tokenizer, and what llama-quantize makes of the f32 files. Needs gguf, numpy, safetensors, torch, transformers, tokenizers."""
 import argparse
 import pathlib
 import subprocess

@@ -56,6 +56,11 @@ void add_prepare(CLI::App& app) {
   command->add_option("--tokenizer", options->tokenizer, "tokenizer.json to take instead")->type_name("FILE")->excludes(vocab);
   command->add_option("--field", options->field, "all files are JSON lines, whose objects have the text here (of *.jsonl: text)")
       ->type_name("NAME");
+  command->add_option("--separator", options->separator, "text between the documents of plain files, such as <|endoftext|>")
+      ->type_name("TEXT")
+      ->check([](const std::string& text) {
+        return text.empty() || text.find('\n') != std::string::npos ? "expected some text without a line break" : std::string();
+      });
   auto* share = apps::add_value(*command, "--valid-share", options->valid_share,
                                 "share of the text to validate on, in parts from all over it", apps::real_number(0, 0.5), "X");
   command->add_option("--valid", options->valid, "files of text to validate on instead")->type_name("FILE")->excludes(share);

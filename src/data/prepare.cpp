@@ -175,7 +175,7 @@ class Preparation {
 
   /// A checksum of all that the output is made of.
   std::string made_of() const {
-    std::string text = fmt::format("{} {} {} {}", options_.field, options_.valid_share, options_.shard_tokens,
+    std::string text = fmt::format("{} {} {} {} {}", options_.field, options_.separator, options_.valid_share, options_.shard_tokens,
                                    options_.tokenizer.empty() ? std::to_string(options_.vocab) : file_checksum(options_.tokenizer));
     for (const Input& input : inputs_)
       text +=
@@ -241,7 +241,7 @@ class Preparation {
         show(reader.read(), true);
         if (number % every != 0) continue;
         std::vector<std::string>& documents = sample.emplace_back();
-        for_each_text(input, piece, [&](const std::string& text) {
+        for_each_text(input, piece, [&](const std::string& text, bool) {
           documents.push_back(text);
           bytes += text.size();
         });
@@ -262,19 +262,32 @@ class Preparation {
                                           .on_step = [this] { show(all_bytes_, true); }});
   }
 
-  /// Calls f for the text of each document of a piece.
-  void for_each_text(const Input& input, const text::Piece& piece, const std::function<void(const std::string&)>& f) const {
-    if (input.is_jsonl) text::for_each_document(piece, input.path, options_.field.empty() ? "text" : options_.field, f);
-    else f(piece.text);
+  /// Calls f for the text of each document of a piece, and whether the document ends with it. White space alone after a separator is none.
+  void for_each_text(const Input& input, const text::Piece& piece, const std::function<void(const std::string&, bool ends)>& f) const {
+    if (input.is_jsonl) {
+      const auto whole = [&](const std::string& text) { f(text, true); };
+      return text::for_each_document(piece, input.path, options_.field.empty() ? "text" : options_.field, whole);
+    }
+    std::string_view rest = piece.text;
+    const auto one = [&](std::string_view text, bool ends) {
+      const bool is_first = text.data() == piece.text.data();
+      if (is_first || !ends || text.find_first_not_of(" \t\r\n") != std::string_view::npos) f(std::string(text), ends);
+    };
+    if (const std::string& between = options_.separator; !between.empty())
+      for (std::size_t at = rest.find(between); at != std::string_view::npos; at = rest.find(between)) {
+        one(rest.substr(0, at), true);
+        rest.remove_prefix(at + between.size());
+      }
+    one(rest, piece.ends_document);
   }
 
   Encoded encode(const text::Tokenizer& tokenizer, const Input& input, const text::Piece& piece) const {
     Encoded result;
-    for_each_text(input, piece, [&](const std::string& text) {
+    for_each_text(input, piece, [&](const std::string& text, bool ends) {
       const std::vector<std::int32_t> ids = tokenizer.encode(text);
       result.ids.insert(result.ids.end(), ids.begin(), ids.end());
       result.bytes += static_cast<std::int64_t>(text.size());
-      if (end_of_text_ >= 0 && (input.is_jsonl || piece.ends_document)) result.ids.push_back(end_of_text_);
+      if (end_of_text_ >= 0 && ends) result.ids.push_back(end_of_text_);
     });
     return result;
   }

@@ -33,8 +33,8 @@ struct PrepareProgress {
   std::int64_t tokens = 0;        ///< in the shards
 };
 
-/// Options of prepare(). A file is plain or compressed by gzip or Zstandard. It is one document, or has one on each line: the string
-/// `field` of a JSON object (text::PieceReader).
+/// Options of prepare(). A file is plain or compressed by gzip or Zstandard. It is one document, or several between separators, or has one
+/// on each line: the string `field` of a JSON object (text::PieceReader).
 struct PrepareOptions {
   std::vector<std::string> text;   ///< files to train on
   std::vector<std::string> valid;  ///< files to validate on; without them a part of `text`
@@ -42,6 +42,7 @@ struct PrepareOptions {
   std::string tokenizer;           ///< a tokenizer.json; "": a new one is trained on a sample of the text
   std::int64_t vocab = 32768;      ///< tokens of a new tokenizer
   std::string field;               ///< "": files called *.jsonl and *.ndjson have JSON lines, with the text in "text"; else all have
+  std::string separator;           ///< without a line break: plain files are documents with this between them; "": they are one each
   double valid_share = 0.01;       ///< share of the text's bytes to validate on, in parts at equal distances
   std::int64_t shard_tokens = 100'000'000;  ///< least tokens of a shard but the last
   int threads = 1;                          ///< that encode, beside this one

@@ -106,7 +106,7 @@ TEST_CASE("tern-lm prepare --tokenizer: one of another's, with more tokens than 
   CHECK(files.made({files.a, "--tokenizer", files.directory / "llama.json", "--valid-share", "0"}, "llama").end_of_text == 0);
 }
 
-TEST_CASE("tern-lm prepare --field: compressed text and JSON lines", "[programs]") {
+TEST_CASE("tern-lm prepare --field --separator: compressed text, JSON lines and several documents", "[programs]") {
   const Prepared files;
   done(files.prepare({files.a, files.b, "--vocab", "270"}, "plain"));
   const std::string tokenizer = fs::path(files.out("plain")) / "tokenizer.json";
@@ -124,6 +124,11 @@ TEST_CASE("tern-lm prepare --field: compressed text and JSON lines", "[programs]
   CHECK(text("c.txt", lines) == lines + "|");
   CHECK(text("d.txt", lines, {"--field", "text"}) == "one||two\n|");
   CHECK(text("e.jsonl", "{\"body\": \"one\"}", {"--field", "body"}) == "one|");
+  const std::string three = "<>one two<>\n\nthree<> \n<>";
+  CHECK(text("f.txt", three) == three + "|");
+  CHECK(text("g.txt", three, {"--separator", "<>"}) == "|one two|\n\nthree|");
+  CHECK(text("h.txt", files.text + "<>" + files.text + "<>b", {"--separator", "<>"}) == files.text + "|" + files.text + "|b|");
+  CHECK(text("i.jsonl", "{\"text\": \"a<>b\"}", {"--separator", "<>"}) == "a<>b|");
 }
 
 TEST_CASE("tern-lm prepare --valid-share: parts from all over the text", "[programs]") {
@@ -262,6 +267,7 @@ TEST_CASE("What prepare refuses is said in one line", "[programs]") {
   refused({a, "--tokenizer", "x", "--vocab", "300", "--out", out}, "--tokenizer");
   refused({a, "--valid", a, "--valid-share", "0.1", "--out", out}, "--valid");
   refused({a, "--vocab", "256", "--out", out}, "--vocab: expected a whole number from 257 to 500000 but got 256");
+  refused({a, "--separator", "a\nb", "--out", out}, "--separator: expected some text without a line break");
   refused({a, "--valid-share", "0.6", "--out", out}, "--valid-share: expected a number from 0 to 0.5 but got 0.6");
   refused({a, "--shard-tokens", "0", "--out", out}, "--shard-tokens: expected a whole number from 1");
   refused({a, "--threads", "0", "--out", out}, "--threads: expected a whole number from 1");
