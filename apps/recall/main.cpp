@@ -85,6 +85,7 @@ void add_sweep(CLI::App& app) {
   add_list(*command, "--lrs", "learning rates, tried in turn until one reaches --target (the preset's)", check_of("lr"), lists.lrs);
   apps::add_value(*command, "--jobs", state->jobs, "models that are trained at once, each on one CPU thread, or in a stream of the GPU",
                   apps::whole_number(1, 1024), "N");
+  apps::add_compile_option(*command, state->arguments);
   add_training(*command, state->arguments, {"layers", "width", "seed", "length", "pairs", "mixer", "lr"});
   command->callback([state] {
     const Options options = chosen(state->arguments);

@@ -134,6 +134,7 @@ const std::vector<Entry>& entries() {
       shared.clip,
       {"target", &Options::target, real_number(0, 1), "stop at this validation accuracy, 0 for when the epochs are done"},
       {"patience", &Options::patience, whole_number(0, 1'000'000), "stop after so many epochs without a better model, 0 for never", true},
+      {"gain", &Options::gain, real_number(0, 1), "validation accuracy by which a model is better, for --patience"},
   };
   return table;
 }

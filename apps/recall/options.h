@@ -39,6 +39,7 @@ struct Options : apps::TrainingSettings {
   // Training. The schedule is constant, cosine (each update), cosine-epoch, linear, wsd or one-cycle.
   std::string loss = "all";  ///< targets of the loss: all tokens, or the answer
   double target = 0;         ///< validation accuracy at which training stops; 0: after all epochs
+  double gain = 0;           ///< validation accuracy by which a model is better, for patience
 };
 
 /// All presets, in the order in which help shows them.

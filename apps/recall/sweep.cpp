@@ -5,9 +5,12 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "backend/stream.h"
@@ -71,14 +74,31 @@ std::int64_t state_bytes(const nn::DecoderLM& model) {
   return bytes;
 }
 
-Run measure(const Options& options, Device device, bool shows_progress, const std::function<std::string(bool)>& remains) {
+/// Data sets of a sweep: runs that ask the same share one, as long as one of them is trained.
+class DataSets {
+ public:
+  std::shared_ptr<const DataSet> get(const Options& options) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<const DataSet>& found = all_[{options.length, options.pairs, options.seed}];
+    if (!found) {
+      std::erase_if(all_, [](const auto& entry) { return entry.second.use_count() == 1; });
+      found = std::make_shared<const DataSet>(make_data_set(task(options), static_cast<std::uint64_t>(options.seed), options.train_examples,
+                                                            options.valid_examples, options.test_examples));
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::shared_ptr<const DataSet>> all_;
+};
+
+Run measure(const Options& options, const DataSet& data, Device device, bool shows_progress,
+            const std::function<std::string(bool)>& remains) {
   manual_seed(static_cast<std::uint64_t>(options.seed));
   const Task shape = task(options);
   train::Run shown("tern-recall", remains);
-  Training training(
-      options,
-      make_data_set(shape, static_cast<std::uint64_t>(options.seed), options.train_examples, options.valid_examples, options.test_examples),
-      device, shown, shows_progress);
+  Training training(options, data, device, shown, shows_progress);
   train::Trainer& trainer = training.trainer();
   trainer.run();
   const Score score = training.test();
@@ -163,14 +183,15 @@ void sweep(const Options& options, const Grid& grid, std::int64_t jobs) {
 
   const std::string at_once = jobs > 1 ? fmt::format("{} jobs, each on ", jobs) : "";
   apps::say("{} runs on {}{}, {}, {}{}\n", runs.size(), at_once, jobs > 1 && device == cpu ? "1 CPU thread" : apps::describe(device),
-            options.precision, apps::describe_step(options.use_fused_kernel, device),
+            options.precision, apps::describe_step(options.use_fused_kernel, device, options.compile),
             done() > 0 ? fmt::format("; {} are done", done()) : "");
   // The rates of a model are tried in turn.
   const std::size_t rates = std::max<std::size_t>(grid.lrs.size(), 1);
+  DataSets data;
   for_each_by(jobs, runs.size() / rates, device, [&](std::size_t model) {
     for (std::size_t i = model * rates; i < (model + 1) * rates; ++i) {
       if (is_done(runs[i])) continue;
-      const Run run = measure(runs[i], device, jobs == 1, remains);
+      const Run run = measure(runs[i], *data.get(runs[i]), device, jobs == 1, remains);
       const std::lock_guard lock(mutex);
       table.add(run);
       apps::say("{:>3}/{}  {} of {}  width {:>3}  N {:>3}, {}  lr {:g}  seed {}: accuracy {:.2f}%  loss {:.3f}  {}, {}\n", i + 1,

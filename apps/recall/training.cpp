@@ -170,11 +170,18 @@ train::Validation Training::validate(const train::Trainer& trainer) {
   seconds_ = trainer.elapsed();
   if (!passed() && score.accuracy() >= 0.9)
     trainer_->numbers.set("epoch_of_90_percent", trainer.round()).set("seconds_to_90_percent", seconds_);
+  // Of models that are a gain better each: the best one's accuracy and epoch.
+  io::JsonObject& kept = trainer_->numbers;
+  const double best = kept.contains("gained_accuracy") ? kept.get_double("gained_accuracy") : 0;
+  if (options_.gain > 0 && score.accuracy() >= best + options_.gain)
+    kept.set("gained_accuracy", score.accuracy()).set("gained_epoch", trainer.round());
+  const std::int64_t since = trainer.round() - (kept.contains("gained_epoch") ? kept.get_int("gained_epoch") : 0);
+  const bool is_stalled = options_.gain > 0 && options_.patience > 0 && since >= options_.patience;
   io::JsonObject numbers;
   numbers.set("valid_loss", score.loss).set("valid_accuracy", score.accuracy());
   return {.rank = std::pair(score.accuracy(), -score.loss),
           .numbers = numbers,
-          .is_enough = options_.target > 0 && score.accuracy() >= options_.target,
+          .is_enough = is_stalled || (options_.target > 0 && score.accuracy() >= options_.target),
           .shown = fmt::format("epoch {:>3}  train loss {:.3f}  valid loss {:.3f}  accuracy {:.1f}%  {:.0f} examples/s", trainer.round(),
                                trainer.train_loss(), score.loss, 100 * score.accuracy(), trainer.items_per_second()),
           .seconds = seconds_};

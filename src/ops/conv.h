@@ -38,7 +38,8 @@ ConvStep depthwise_conv1d_step(const Tensor& state, const Tensor& u, const Tenso
 /// the position k before -> (B, T, C), of u's dtype; computed in f32, or in f64 if u is f64. Time T log T, by Fourier transforms of the
 /// next power of two from T + K - 1 on: for filters about as long as the signal, where depthwise_conv1d takes T K. On the CPU, transforms
 /// of two rows at once, in memory for as many positions of a few channels a thread; on a GPU, and in a PlainKernels scope, products with
-/// matrices of about that length's root. Rounding, NaN and infinity reach earlier positions. Throws Error for shapes that do not fit.
+/// matrices of about that length's root, or where T <= 512 and T <= 2 B with a matrix (T, T) of each filter. Rounding, NaN and infinity
+/// reach earlier positions. Throws Error for shapes that do not fit.
 Tensor long_conv(const Tensor& u, const Tensor& h);
 
 /// Sliding window over an image: kernel[0] x kernel[1] elements, `dilation` apart, moved in steps of `stride`; the image is padded with

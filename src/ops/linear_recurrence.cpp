@@ -1,10 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "ops/factory.h"
-#include "ops/index.h"
 #include "ops/kernels/recurrence.h"
 #include "ops/matmul.h"
 #include "ops/op.h"
@@ -13,92 +11,16 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 
-// Note [Chunked form]
-// The composition works on chunks of C = 64 tokens, so that almost all of its work is products of matrices. With P_i the decay from a
-// chunk's start to token i, its own included, R_ij that of the tokens j + 1 .. i, and S the state at the chunk's start,
-//
-//     y_i = (q_i P_i) S + sum over j <= i of (q_i R_ij k_j) u_j        u_i = v_i, or for the delta rule the solution of
-//     S'  = P_C S + sum over j of (R_Cj k_j)^T u_j                     u_i = beta_i (v_i - (k_i P_i) S - sum over j < i of (k_i R_ij k_j)
-//     u_j).
-//
-// That system has the matrix I + M, M strictly lower triangular (the UT transform of Yang et al., 2024), whose inverse does not depend on
-// S: u = X (beta v) - X (beta k P) S. Only S goes from chunk to chunk, all else is computed for all chunks at once.
-//
-// Decays are kept as logarithms, and every factor is the exponential of a sum of them over tokens that follow one another: from earlier
-// to later, at most 0. None is a difference of sums or a quotient of decays, so none overflows, and a decay of 0 (-inf) gives no NaN.
 namespace tern {
 
 namespace {
 
-constexpr std::int64_t longest_chunk = 64;
-
 Tensor transposed(const Tensor& x) { return transpose(x, -1, -2); }
 
-/// Sums of the logarithms over a block's tokens (..., C, E): up to each token, or over those after it.
-Tensor sums_to(const Tensor& logs) { return cumsum(logs, -2); }
-Tensor sums_after(const Tensor& logs) {
-  const Tensor later = pad(slice(logs, -2, 1), -2, 0, 1);
-  return flip(cumsum(flip(later, {-2}), -2), {-2});
-}
-
-/// Lower triangular matrices (M, C, C) from their diagonals (M, C, 1, 1), C a power of two: diagonal blocks (M, C / s, s, s) become those
-/// of 2 s by the block between them, lower(s, upper left, lower right) (M, C / 2 s, s, s).
-template <class Lower>
-Tensor by_halves(Tensor blocks, std::int64_t size, Lower lower) {
-  const std::int64_t count = blocks.size(0);
-  for (std::int64_t s = 1; s < size; s *= 2) {
-    const Tensor pairs = reshape(blocks, {count, size / (2 * s), 2, s, s}), first = select(pairs, 2, 0), second = select(pairs, 2, 1);
-    blocks = cat({pad(first, -1, 0, s), cat({lower(s, first, second), second}, -1)}, -2);
-  }
-  return reshape(blocks, {count, size, size});
-}
-
-/// Inverses of I + the part of m (M, C, C) below the diagonal. By blocks, which is as stable as substitution: powers of m may be large.
-Tensor unit_inverse(const Tensor& m) {
-  const std::int64_t count = m.size(0), size = m.size(1);
-  return by_halves(
-      full({count, size, 1, 1}, 1, m.dtype(), m.device()), size, [&](std::int64_t s, const Tensor& first, const Tensor& second) {
-        const std::int64_t pairs = size / (2 * s);
-        const Tensor lower = select(select(reshape(m, {count, pairs, 2, s, pairs, 2, s}), 5, 0), 2, 1);  // (M, pairs, s, pairs, s)
-        return -matmul(second, matmul(movedim(diagonal(lower, 0, 1, 3), -1, 1), first));
-      });
-}
-
-/// Decays of all chunks, (M, C, E) logarithms with E of 1 or Dk; undefined: none.
-struct Decay {
-  Tensor logs, ratios;  ///< ratios (M, C, C), R_ij for j <= i, if E is 1
-
-  explicit Decay(const Tensor& logs_) : logs(logs_) {
-    if (!logs.defined() || logs.size(2) != 1) return;
-    const std::int64_t size = logs.size(1);
-    const Tensor tokens = arange(size, DType::i64, logs.device());
-    ratios = exp(sums_to(where(gt(unsqueeze(tokens, 1), tokens), logs, 0.0)));
-  }
-
-  /// x times the decay up to each token, y times that after it.
-  Tensor from_start(const Tensor& x) const { return logs.defined() ? x * exp(sums_to(logs)) : x; }
-  Tensor to_end(const Tensor& y) const { return logs.defined() ? y * exp(sums_after(logs)) : y; }
-
-  /// x_i R_ij y_j for j <= i, of x and y (M, C, Dk): (M, C, C), 0 for others. With a decay for each key channel there is no matrix of
-  /// ratios: for tokens in two halves of a block, R_ij is the decay after j within the first times that up to i within the second.
-  Tensor products(const Tensor& x, const Tensor& y) const {
-    if (!logs.defined() || ratios.defined()) {
-      const Tensor all = matmul(x, transposed(y));
-      return tril(ratios.defined() ? all * ratios : all);
-    }
-    const std::int64_t count = x.size(0), size = x.size(1), width = x.size(2);
-    return by_halves(reshape(sum(x * y, {2}), {count, size, 1, 1}), size, [&](std::int64_t s, const Tensor&, const Tensor&) {
-      const auto half = [&](const Tensor& z, std::int64_t which) {
-        return select(reshape(z, {count, size / (2 * s), 2, s, width}), 2, which);
-      };
-      return matmul(half(x, 1) * exp(sums_to(half(logs, 1))), transposed(half(y, 0) * exp(sums_after(half(logs, 0)))));
-    });
-  }
-};
-
-/// Operations of a kernel's forward, for the profiler: a number of a state decays, is added to and read, and with a beta read once more.
-void count_forward(const Tensor& k, const Tensor& v, const Tensor& decay, const Tensor& beta) {
-  const double operations = 4 + (decay.defined() ? 1 : 0) + (beta.defined() ? 2 : 0);
+/// Operations of a kernel's forward, for the profiler: a number of a state decays, is added to and read; with a beta it is read once more,
+/// with keys that read and write added to, too.
+void count_forward(const Tensor& k, const Tensor& v, const Tensor& decay, const Tensor& beta, const Tensor& read) {
+  const double operations = 4 + (decay.defined() ? 1 : 0) + (beta.defined() ? 2 : 0) + (read.defined() ? 4 : 0);
   backend::count_flops(operations * static_cast<double>(k.numel()) * static_cast<double>(v.size(3)), false);
 }
 
@@ -106,124 +28,107 @@ struct LinearRecurrence {
   static constexpr Op op{.name = "linear_recurrence"};
 
   struct Kept {
-    Tensor q, k, v, log_decay, beta, initial;
+    Tensor q, k, v, log_decay, beta, initial, read, write;
   };
 
-  Tensors plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta,
-                const Tensor& initial) const {
-    return chunked_form(q, k, v, log_decay, beta, initial, {}, {});
-  }
-  static Tensors chunked_form(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& log_decay, const Tensor& beta_,
-                              const Tensor& initial, const Tensor& read_, const Tensor& write_) {
+  /// The definition, token by token.
+  Tensors plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta, const Tensor& initial,
+                const Tensor& read, const Tensor& write) const {
     const NoAutocast exact;
-    const std::int64_t batch = q_.size(0), tokens = q_.size(1), heads = q_.size(2), width = q_.size(3), columns = v_.size(3);
-    const std::int64_t rows = batch * heads;
-    const auto size = std::min<std::int64_t>(longest_chunk, std::bit_ceil(static_cast<std::uint64_t>(tokens)));
-    const std::int64_t chunks = std::max<std::int64_t>((tokens + size - 1) / size, 1), all = rows * chunks;
-    Tensor state = initial.defined() ? initial : zeros({batch, heads, width, columns}, q_.dtype(), q_.device());
-
-    // (B, T, H, D) as (B H chunks, C, D). Keys and values of 0 without a decay, after the last token, change nothing.
-    const auto chunked = [&](const Tensor& x) {
-      const Tensor padded = pad(x, 1, 0, chunks * size - tokens);
-      return reshape(transpose(padded, 1, 2), {all, size, x.size(3)});
-    };
-    const auto by_chunk = [&](const Tensor& x) { return split(reshape(x, {rows, chunks, x.size(1), x.size(2)}), 1, 1); };
-    const Tensor q = chunked(q_), k = chunked(k_), v = chunked(v_);
-    const Decay decay(log_decay.defined() ? chunked(log_decay) : Tensor());
-
-    const Tensor ends = decay.to_end(k);
-    Tensors values, reads, writes, keys, decays, states;
-    Tensor write, more;
-    if (read_.defined()) {
-      // The same system, without beta: u_i = (read_i P_i) S + sum over j < i of (read_i R_ij write_j) u_j + (read_i R_ij k_j) v_j.
-      const Tensor read = chunked(read_);
-      write = chunked(write_);
-      const Tensor inverse = unit_inverse(-decay.products(read, write));
-      values = by_chunk(matmul(inverse, matmul(tril(decay.products(read, k), -1), v)));
-      reads = by_chunk(-matmul(inverse, decay.from_start(read)));
-      keys = by_chunk(transposed(decay.to_end(write)));
-      writes = by_chunk(matmul(transposed(ends), v));
-      more = matmul(decay.products(q, k), v);
-    } else if (beta_.defined()) {
-      const Tensor beta = chunked(unsqueeze(beta_, 3)), inverse = unit_inverse(beta * decay.products(k, k));
-      values = by_chunk(matmul(inverse, beta * v));
-      reads = by_chunk(matmul(inverse, beta * decay.from_start(k)));
-      keys = by_chunk(transposed(ends));
-    } else {
-      writes = by_chunk(matmul(transposed(ends), v));
+    if (q.size(1) == 0) {  // as one token of zeros, which results depend on
+      const auto one = [](const Tensor& x) { return x.defined() ? pad(x, 1, 0, 1) : x; };
+      const Tensors results = plain(one(q), one(k), one(v), one(log_decay), one(beta), initial, one(read), one(write));
+      return {slice(results[0], 1, 0, 0), results[1]};
     }
-    if (log_decay.defined()) decays = by_chunk(transposed(exp(sum(decay.logs, {1}, true))));
-    state = reshape(state, {rows, 1, width, columns});
-    for (std::size_t c = 0; c < static_cast<std::size_t>(chunks); ++c) {
-      states.push_back(state);
-      Tensor written = writes.empty() ? Tensor() : writes[c];
-      if (!values.empty()) {
-        values[c] = values[c] - matmul(reads[c], state);
-        const Tensor corrected = matmul(keys[c], values[c]);
-        written = written.defined() ? written + corrected : corrected;
-      }
-      state = (log_decay.defined() ? state * decays[c] : state) + written;
+    const std::int64_t batch = q.size(0), heads = q.size(2);
+    Tensor state = initial.defined() ? initial : zeros({batch, heads, q.size(3), v.size(3)}, q.dtype(), q.device());
+    Tensors ys;
+    for (std::int64_t t = 0; t < q.size(1); ++t) {
+      const auto row = [&](const Tensor& x) { return unsqueeze(select(x, 1, t), 2); };  // (B, H, 1, D)
+      if (log_decay.defined()) state = state * exp(transposed(row(log_decay)));
+      Tensor added = row(v), read_out;
+      if (read.defined()) read_out = matmul(row(read), state);
+      if (beta.defined()) added = reshape(select(beta, 1, t), {batch, heads, 1, 1}) * (added - matmul(row(k), state));
+      state = state + transposed(row(k)) * added;
+      if (read.defined()) state = state + transposed(row(write)) * read_out;
+      ys.push_back(matmul(row(q), state));
     }
-    const auto joined = [&](const Tensors& xs) { return reshape(cat(xs, 1), {all, xs[0].size(2), columns}); };
-    const Tensor u = values.empty() ? v : joined(values);
-    Tensor y = matmul(decay.from_start(q), joined(states)) + matmul(decay.products(q, write.defined() ? write : k), u);
-    if (more.defined()) y = y + more;
-    const Tensor in_order = transpose(reshape(y, {batch, heads, chunks * size, columns}), 1, 2);
-    return {slice(in_order, 1, 0, tokens), reshape(state, {batch, heads, width, columns})};
+    return {transpose(cat(ys, 2), 1, 2), state};
   }
 
   Result<Tensors, Kept> forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta,
-                                const Tensor& initial) const {
+                                const Tensor& initial, const Tensor& read, const Tensor& write) const {
     const NoGrad unrecorded;
-    const Tensor y = empty(v.shape(), v.dtype(), cpu), state = empty({q.size(0), q.size(2), q.size(3), v.size(3)}, v.dtype(), cpu);
-    const Operands x{q, k, v, log_decay, beta, initial};
+    const Tensor y = empty(v.shape(), v.dtype(), v.device()),
+                 state = empty({q.size(0), q.size(2), q.size(3), v.size(3)}, v.dtype(), v.device());
+    const Kept x = operands({q, k, v, log_decay, beta, initial, read, write});
     const backend::KernelScope observed(nullptr);
-    count_forward(k, v, log_decay, beta);
-    launch(Cpu{}, kernels::LinearRecurrence{x.q, x.k, x.v, view_of(x.decay), view_of(x.beta), view_of(x.initial), y, state});
-    return {{y, state}, {q, k, v, log_decay, beta, initial}};
+    count_forward(k, v, log_decay, beta, read);
+    launch(v.device(),
+           kernels::LinearRecurrence{
+               x.q, x.k, x.v, view_of(x.log_decay), view_of(x.beta), view_of(x.initial), {view_of(x.read), view_of(x.write)}, y, state});
+    return {{y, state}, {q, k, v, log_decay, beta, initial, read, write}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
-    const auto& [q, k, v, log_decay, beta, initial] = kept;
+    const auto& [q, k, v, log_decay, beta, initial, read, write] = kept;
     if (context().grad)
-      return vjp(call, {q, k, v, log_decay, beta, initial},
-                 [&](const Tensors& in) { return plain(in[0], in[1], in[2], in[3], in[4], in[5]); });
-    const auto like = [](const Tensor& x) { return x.defined() ? empty(x.shape(), x.dtype(), cpu) : Tensor(); };
-    const Operands x{q, k, v, log_decay, beta, initial};
+      return vjp(call, {q, k, v, log_decay, beta, initial, read, write},
+                 [&](const Tensors& in) { return plain(in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7]); });
+    const auto like = [](const Tensor& x) { return x.defined() ? empty(x.shape(), x.dtype(), x.device()) : Tensor(); };
+    const Kept x = operands(kept);
     const Tensor dy = unit_stride(call.grad(0).defined() ? call.grad(0) : zeros_like(v)), dstate = detail::contiguous_or_none(call.grad(1));
-    const Tensor dq = like(q), dk = like(k), dv = like(v), dlog_decay = like(log_decay), dbeta = like(beta), dinitial = like(initial);
-    launch(Cpu{}, kernels::LinearRecurrenceGrad{x.q, x.k, x.v, view_of(x.decay), view_of(x.beta), view_of(x.initial), dy, view_of(dstate),
-                                                dq, dk, dv, view_of(dlog_decay), view_of(dbeta), view_of(dinitial)});
-    return {dq, dk, dv, dlog_decay, dbeta, dinitial};
+    const Tensor dq = like(q), dk = like(k), dv = like(v), dbeta = like(beta), dinitial = like(initial), dread = like(read),
+                 dwrite = like(write);
+    const bool is_summed = log_decay.defined() && v.device() != cpu && log_decay.size(3) != q.size(3);
+    const Tensor dlog_decay = is_summed ? like(q) : like(log_decay);
+    launch(v.device(), kernels::LinearRecurrenceGrad{x.q,
+                                                     x.k,
+                                                     x.v,
+                                                     view_of(x.log_decay),
+                                                     view_of(x.beta),
+                                                     view_of(x.initial),
+                                                     {view_of(x.read), view_of(x.write)},
+                                                     dy,
+                                                     view_of(dstate),
+                                                     dq,
+                                                     dk,
+                                                     dv,
+                                                     view_of(dlog_decay),
+                                                     view_of(dbeta),
+                                                     view_of(dinitial),
+                                                     {view_of(dread), view_of(dwrite)}});
+    return {dq, dk, dv, is_summed ? sum(dlog_decay, {3}, true) : dlog_decay, dbeta, dinitial, dread, dwrite};
   }
 
  private:
-  static Tensor unit_stride(const Tensor& x) { return x.strides()[3] == 1 ? x : contiguous(x); }
-
-  /// As the kernels take them.
-  struct Operands {
-    Tensor q, k, v, decay, beta, initial;
-
-    Operands(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& log_decay, const Tensor& beta_, const Tensor& initial_)
-        : q(unit_stride(q_)),
-          k(unit_stride(k_)),
-          v(unit_stride(v_)),
-          decay(log_decay.defined() ? contiguous(exp(log_decay)) : Tensor()),
-          beta(detail::contiguous_or_none(beta_)),
-          initial(detail::contiguous_or_none(initial_)) {}
-  };
+  static Tensor unit_stride(const Tensor& x) { return !x.defined() || x.strides()[3] == 1 ? x : contiguous(x); }
+  /// As the kernels take them: with decays for their logarithms.
+  static Kept operands(const Kept& x) {
+    return {unit_stride(x.q),
+            unit_stride(x.k),
+            unit_stride(x.v),
+            x.log_decay.defined() ? contiguous(exp(x.log_decay)) : Tensor(),
+            detail::contiguous_or_none(x.beta),
+            detail::contiguous_or_none(x.initial),
+            unit_stride(x.read),
+            unit_stride(x.write)};
+  }
 };
 
 /// The same in one dtype of 16 bits on a GPU, by kernels for the chunked form: log_decay (B, T, H), f32, or (B, T, H, Dk), f32 or of q's
 /// dtype, beta and initial in f32.
 struct ChunkedRecurrence {
   static constexpr Op op = LinearRecurrence::op;
-  using Kept = LinearRecurrence::Kept;
+
+  struct Kept {
+    Tensor q, k, v, log_decay, beta, initial;
+  };
 
   Tensors plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta,
                 const Tensor& initial) const {
     const Tensor decay = log_decay.defined() && log_decay.dims() == 3 ? unsqueeze(log_decay, 3) : log_decay;
     using detail::widened;
-    const Tensors results = LinearRecurrence().plain(widened(q), widened(k), widened(v), widened(decay), beta, initial);
+    const Tensors results = LinearRecurrence().plain(widened(q), widened(k), widened(v), widened(decay), beta, initial, {}, {});
     return {cast(results[0], v.dtype()), results[1]};
   }
 
@@ -234,7 +139,7 @@ struct ChunkedRecurrence {
     const Tensor state = empty({q.size(0), q.size(2), q.size(3), v.size(3)}, DType::f32, v.device());
     const Kept x = operands(q, k, v, log_decay, beta, initial);
     const backend::KernelScope observed(nullptr);
-    count_forward(k, v, log_decay, beta);
+    count_forward(k, v, log_decay, beta, {});
     launch(Cuda{}, kernels::ChunkedRecurrence{x.q, x.k, x.v, view_of(x.log_decay), view_of(x.beta), view_of(x.initial), y, state});
     return {{y, state}, {q, k, v, log_decay, beta, initial}};
   }
@@ -268,6 +173,38 @@ struct ChunkedRecurrence {
   }
 };
 
+/// The part of a dimension of x, if it is there.
+Tensor part_of(const Tensor& x, int dim, std::int64_t first, std::int64_t end) { return x.defined() ? slice(x, dim, first, end) : x; }
+
+/// Blocks of up to `width` channels of a call, each a call of its own: the columns of a state are recurrences of their own, and without a
+/// beta so are its rows, whose y add up. Sizes are padded with zeros to multiples of 8.
+Recurrence in_blocks(const Tensor& q_, const Tensor& k_, const Tensor& v_, const LinearRecurrenceParams& params, std::int64_t width) {
+  const auto padded = [](const Tensor& x, int dim) {
+    return x.defined() ? pad(x, dim, 0, round_up(x.size(dim), std::int64_t{8}) - x.size(dim)) : x;
+  };
+  const bool is_channel = params.log_decay.defined() && params.log_decay.dims() == 4;
+  const Tensor q = padded(q_, 3), k = padded(k_, 3), v = padded(v_, 3), initial = padded(padded(params.initial_state, 3), 2),
+               decay = is_channel ? padded(params.log_decay, 3) : params.log_decay;
+  Tensors ys, states;
+  for (std::int64_t value = 0; value < v.size(3); value += width) {
+    const std::int64_t last_value = std::min(value + width, v.size(3));
+    Tensor y;
+    Tensors rows;
+    for (std::int64_t key = 0; key < q.size(3); key += width) {
+      const std::int64_t last_key = std::min(key + width, q.size(3));
+      const Recurrence one = linear_recurrence(slice(q, 3, key, last_key), slice(k, 3, key, last_key), slice(v, 3, value, last_value),
+                                               {.log_decay = is_channel ? slice(decay, 3, key, last_key) : decay,
+                                                .beta = params.beta,
+                                                .initial_state = part_of(part_of(initial, 3, value, last_value), 2, key, last_key)});
+      y = y.defined() ? y + one.y : one.y;
+      rows.push_back(one.state);
+    }
+    ys.push_back(y);
+    states.push_back(cat(rows, 2));
+  }
+  return {slice(cat(ys, 3), 3, 0, v_.size(3)), slice(slice(cat(states, 3), 3, 0, v_.size(3)), 2, 0, q_.size(3))};
+}
+
 }  // namespace
 
 Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const LinearRecurrenceParams& params) {
@@ -294,13 +231,18 @@ Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, 
     fail(op, fmt::format("expected an initial_state of {} but got {}", to_string(state), to_string(initial_state.shape())));
 
   const NoAutocast exact;
-  const bool is_chunked = !reads && with_backend(q.device(), [&](auto dev) {
-    return kernels::has_chunked_recurrence(dev, q.view(), k.view(), v.view(), view_of(log_decay), view_of(beta));
-  });
+  const bool is_channel = log_decay.defined() && log_decay.dims() == 4;
+  const bool has_chunked = size_of(v.dtype()) == 2 && q.dtype() == v.dtype() && k.dtype() == v.dtype() && q.numel() > 0 && v.numel() > 0 &&
+                           !reads && !(beta.defined() && is_channel) &&
+                           cuda_has(q.device(), [&](auto dev) { return kernels::has_chunked_recurrence(dev, q.device()); });
+  constexpr std::int64_t widest = kernels::ChunkedRecurrence::widest;
+  if (has_chunked && context().kernels.fused && (v.size(3) > widest || (q.size(3) > widest && !beta.defined())))
+    return in_blocks(q, k, v, params, widest);
+  const auto is_block = [](std::int64_t size) { return size <= widest && size % 8 == 0; };
+  const bool is_chunked = has_chunked && is_block(q.size(3)) && is_block(v.size(3));
   const DType dtype = v.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const auto computed = [&](const Tensor& x) { return x.defined() ? cast(x, dtype) : x; };
-  Tensor decay =
-      is_chunked && log_decay.defined() && log_decay.dims() == 4 && log_decay.dtype() == q.dtype() ? log_decay : computed(log_decay);
+  Tensor decay = is_chunked && is_channel && log_decay.dtype() == q.dtype() ? log_decay : computed(log_decay);
   if (decay.defined() && decay.dims() == 1) decay = broadcast_to(reshape(decay, {1, 1, q.size(2)}), by_token);
   if (is_chunked) {
     const Tensors results = call(ChunkedRecurrence(), q, k, v, decay, computed(beta), computed(initial_state));
@@ -308,10 +250,11 @@ Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, 
   }
   if (decay.defined() && decay.dims() == 3) decay = unsqueeze(decay, 3);
   const LinearRecurrence f;
-  const Tensor in[] = {computed(q), computed(k), computed(v), decay, computed(beta), computed(initial_state)};
-  const Tensors results = reads               ? f.chunked_form(in[0], in[1], in[2], in[3], {}, in[5], computed(read), computed(write))
-                          : q.device() == cpu ? call(f, in[0], in[1], in[2], in[3], in[4], in[5])
-                                              : f.plain(in[0], in[1], in[2], in[3], in[4], in[5]);
+  const Tensor in[] = {computed(q),    computed(k),    computed(v), decay, computed(beta), computed(initial_state),
+                       computed(read), computed(write)};
+  const bool has_kernel = with_backend(q.device(), [&](auto dev) { return kernels::has_linear_recurrence(dev, q.view(), v.view()); });
+  const auto run = [&](auto&& as) { return as(in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7]); };
+  const Tensors results = run([&](const auto&... x) { return has_kernel ? call(f, x...) : f.plain(x...); });
   return {cast(results[0], v.dtype()), results[1]};
 }
 

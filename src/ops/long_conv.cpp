@@ -68,6 +68,16 @@ class ProductTransform {
   Tensor last_;        ///< (2 columns, 2 columns)
 };
 
+/// u (B, T, C) by a matrix (T, T) for each channel, whose row i has the filter h (C, K), K <= T, from its column i down to column 0. Rows
+/// of 2 T - 1 of a text of period 2 T, the filter backwards and zeros, begin one place earlier each.
+Tensor by_matrices(const Tensor& u, const Tensor& h) {
+  const std::int64_t length = u.size(1), channels = u.size(2), period = 2 * length;
+  const Tensor row = pad(flip(h, {1}), 1, length - h.size(1), length);
+  const Tensor rows = reshape(broadcast_to(unsqueeze(row, 1), {channels, length, period}), {channels, length * period});
+  const Tensor shifted = reshape(slice(rows, 1, length - 1, length * period - 1), {channels, length, period - 1});
+  return permute(matmul(slice(shifted, 2, 0, length), permute(u, {2, 1, 0})), {2, 1, 0});
+}
+
 struct LongConv {
   static constexpr Op op{.name = "long_conv"};
 
@@ -77,6 +87,8 @@ struct LongConv {
   Tensor plain(const Tensor& u, const Tensor& h) const {
     const std::int64_t batch = u.size(0), length = u.size(1), channels = u.size(2), taps = std::min(h.size(1), length);
     if (u.numel() == 0) return u * sum(h, {1});
+    // Matrices take the memory of 2 length / batch such signals, and up to this length fewer operations.
+    if (length <= 512 && length <= 2 * batch) return by_matrices(u, slice(h, 1, 0, taps));
     const ProductTransform transform(length + taps - 1, u.dtype(), u.device());
     const Spectrum x = transform.of(reshape(transpose(u, 1, 2), {batch * channels, length})), filter = transform.of(slice(h, 1, 0, taps));
     const auto by_channel = [&](const Tensor& z) { return reshape(z, {batch, channels, z.size(1), z.size(2)}); };

@@ -6,9 +6,9 @@
 namespace tern {
 
 /// @file
-/// Recurrences over tokens. Of the cells, here is the pointwise part, after the matrix products. On the CPU, each is one pass each way for
-/// f32 and f64. For 16 bits, which are computed in f32, and on a GPU, it is composed of other ops. Backward computes the gates again and
-/// keeps only the operands. All throw Error that names the shapes where they do not fit.
+/// Recurrences over tokens. Of the cells, here is the pointwise part, after the matrix products: on the CPU one pass each way for f32 and
+/// f64; for 16 bits, which are computed in f32, and on a GPU, composed of other ops. Backward computes the gates again and keeps only the
+/// operands. All throw Error that names the shapes where they do not fit.
 
 /// The state of an LSTM between two steps, (B, H) each for a cell.
 struct LSTMState {
@@ -52,10 +52,10 @@ struct Recurrence {
 /// decay (Yang et al., 2025); RWKV-7, read, write and a channel's decay (Peng et al., 2025). q is not scaled. Throws Error for shapes that
 /// do not fit.
 ///
-/// Memory grows with T. Without read and write, on the CPU one kernel goes from token to token; on a GPU of compute capability 8.0 kernels
-/// in chunks of 64 tokens take q, k and v in one dtype of 16 bits, with Dk and Dv multiples of 8 up to 64, and no beta with a channel's
-/// decay. Both keep the operands alone for backward. All other calls, and those in a PlainKernels scope, are composed of matrix products
-/// over such chunks.
+/// Memory grows with T, and backward keeps the operands alone. Kernels go from token to token, on a GPU with Dk and Dv up to 512. On one of
+/// compute capability 8.0 kernels in chunks of 64 tokens take q, k and v in one dtype of 16 bits, with Dk and Dv multiples of 8 up to 64,
+/// no read, and no beta with a channel's decay; more channels are calls of up to 64, but for keys of a beta. Other calls, and those in a
+/// PlainKernels scope, are composed of a few ops a token, and second gradients keep a state for each.
 Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const LinearRecurrenceParams& params = {});
 
 /// Selective scan, the state space model of Mamba (Gu & Dao, 2023, S6): each channel d has a state of N numbers,
@@ -63,8 +63,8 @@ Recurrence linear_recurrence(const Tensor& q, const Tensor& k, const Tensor& v, 
 /// x and dt (B, T, D), a (D, N), at most 0 as dt is at least 0, b and c (B, T, N), initial_state (B, D, N) or undefined, for zeros.
 /// Floating; computed in f32, or in f64 if x is f64; y is of x's dtype. Throws Error for shapes that do not fit.
 ///
-/// On the CPU one kernel goes from token to token, and backward keeps the operands alone. On a GPU, and in a PlainKernels scope, it is an
-/// associative_scan, whose memory grows with T D N.
+/// One kernel goes from token to token, and backward keeps the operands alone. In a PlainKernels scope it is an associative_scan, whose
+/// memory grows with T D N.
 Recurrence selective_scan(const Tensor& x, const Tensor& dt, const Tensor& a, const Tensor& b, const Tensor& c,
                           const Tensor& initial_state = {});
 

@@ -65,26 +65,26 @@ struct SelectiveScan {
                                 const Tensor& initial) const {
     const NoGrad unrecorded;
     const Kept kept{contiguous(x), contiguous(dt), contiguous(a), contiguous(b), contiguous(c), contiguous(initial)};
-    const Tensor y = empty(x.shape(), x.dtype(), cpu), state = empty(initial.shape(), x.dtype(), cpu);
+    const Tensor y = empty(x.shape(), x.dtype(), x.device()), state = empty(initial.shape(), x.dtype(), x.device());
     const backend::KernelScope observed(nullptr);
     // Of each number of a state: the decay, two operations to make it and one to apply it, two for what is added, two to read it.
     backend::count_flops(7 * static_cast<double>(x.numel()) * static_cast<double>(a.size(1)), false);
-    launch(Cpu{}, kernels::SelectiveScan{kept.x, kept.dt, kept.a, kept.b, kept.c, kept.initial, y, state});
+    launch(x.device(), kernels::SelectiveScan{kept.x, kept.dt, kept.a, kept.b, kept.c, kept.initial, y, state});
     return {{y, state}, {x, dt, a, b, c, initial}};
   }
   Tensors backward(const Backward& call, const Kept& kept) const {
     const auto& [x, dt, a, b, c, initial] = kept;
     if (context().grad)
       return vjp(call, {x, dt, a, b, c, initial}, [&](const Tensors& in) { return plain(in[0], in[1], in[2], in[3], in[4], in[5]); });
-    const auto made = [&](const Shape& shape) { return empty(shape, x.dtype(), cpu); };
+    const auto made = [&](const Shape& shape) { return empty(shape, x.dtype(), x.device()); };
     const std::int64_t groups = ceil_div(x.size(2), kernels::SelectiveScanGrad::group);
-    const Tensor dy = call.grad(0).defined() ? contiguous(call.grad(0)) : zeros(x.shape(), x.dtype(), cpu),
+    const Tensor dy = call.grad(0).defined() ? contiguous(call.grad(0)) : zeros(x.shape(), x.dtype(), x.device()),
                  dstate = detail::contiguous_or_none(call.grad(1));
     const Tensor dx = made(x.shape()), ddt = made(x.shape()), da = made(initial.shape()), dinitial = made(initial.shape());
     const Shape parts{groups, b.size(0), b.size(1), b.size(2)};
     const Tensor db = made(parts), dc = made(parts);
-    launch(Cpu{}, kernels::SelectiveScanGrad{contiguous(x), contiguous(dt), contiguous(a), contiguous(b), contiguous(c),
-                                             contiguous(initial), dy, view_of(dstate), dx, ddt, da, db, dc, dinitial});
+    launch(x.device(), kernels::SelectiveScanGrad{contiguous(x), contiguous(dt), contiguous(a), contiguous(b), contiguous(c),
+                                                  contiguous(initial), dy, view_of(dstate), dx, ddt, da, db, dc, dinitial});
     return {dx, ddt, sum(da, {0}), sum(db, {0}), sum(dc, {0}), dinitial};
   }
 };
@@ -124,8 +124,9 @@ Recurrence selective_scan(const Tensor& x_, const Tensor& dt_, const Tensor& a_,
   const Tensor before = initial_state.defined() ? computed(initial_state) : zeros(state, dtype, x_.device());
   const Tensor in[] = {computed(x_), computed(dt_), computed(a_), computed(b_), computed(c_)};
   const SelectiveScan f;
+  const bool has_kernel = with_backend(x_.device(), [&](auto dev) { return kernels::has_selective_scan(dev, x_.view(), a_.view()); });
   const Tensors results =
-      x_.device() == cpu ? call(f, in[0], in[1], in[2], in[3], in[4], before) : f.plain(in[0], in[1], in[2], in[3], in[4], before);
+      has_kernel ? call(f, in[0], in[1], in[2], in[3], in[4], before) : f.plain(in[0], in[1], in[2], in[3], in[4], before);
   return {cast(results[0], x_.dtype()), results[1]};
 }
 

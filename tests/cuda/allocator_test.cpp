@@ -1,6 +1,8 @@
 // The promises of the caching allocator and of copies.
 #include "cuda/runtime/allocator.h"
 
+#include <chrono>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -156,6 +158,36 @@ TEST_CASE("A request beyond the device's memory is refused and leaves the device
   y.upload();
   kernels::Fill{y.host(), 3}.run(Cpu{});
   kernels::Fill{y.device(), 3}.run(Cuda{});
+  CHECK(y.difference() == "");
+}
+
+TEST_CASE("A request for which memory is short does not break the capture of another thread, nor its own", "[cuda]") {
+  const auto is_refused = [] {
+    try {
+      allocate(std::size_t(1) << 50);
+    } catch (const OutOfMemory&) {
+      return true;
+    }
+    return false;
+  };
+  auto graph_stream = backend::graph_stream(Cuda{}, cuda());
+  cuda_test::Twin y(DType::f32, {100});
+  y.upload();
+  bool is_own_refused = false;
+  std::future<bool> is_other_refused;
+  const auto graph = graph_stream->record([&] {
+    is_other_refused = std::async(std::launch::async, is_refused);
+    is_other_refused.wait_for(std::chrono::milliseconds(200));
+    is_own_refused = is_refused();
+    View there = y.device();
+    there.stream = graph_stream->get();
+    kernels::Fill{there, 3}.run(Cuda{});
+  });
+  CHECK(is_own_refused);
+  CHECK(is_other_refused.get());
+  kernels::Fill{y.host(), 3}.run(Cpu{});
+  graph->launch();
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   CHECK(y.difference() == "");
 }
 

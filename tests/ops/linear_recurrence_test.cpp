@@ -28,15 +28,23 @@ using op_cases::value;
 
 /// Operands of a call, all of them leaves.
 struct Operands {
-  Tensor q, k, v, log_decay, beta, initial;
+  Tensor q, k, v, log_decay, beta, initial, read = {}, write = {};
 
   Tensors all() const {
     Tensors xs;
-    for (const Tensor* x : {&q, &k, &v, &log_decay, &beta, &initial})
+    for (const Tensor* x : {&q, &k, &v, &log_decay, &beta, &initial, &read, &write})
       if (x->defined()) xs.push_back(*x);
     return xs;
   }
-  Recurrence operator()() const { return linear_recurrence(q, k, v, {log_decay, beta, initial}); }
+  Recurrence operator()() const { return linear_recurrence(q, k, v, {log_decay, beta, initial, read, write}); }
+  /// As leaves on a GPU, in a dtype.
+  Operands on_gpu(DType dtype) const {
+    Operands x = *this;
+    for (Tensor Operands::* member : {&Operands::q, &Operands::k, &Operands::v, &Operands::log_decay, &Operands::beta, &Operands::initial,
+                                      &Operands::read, &Operands::write})
+      if (Tensor& operand = x.*member; operand.defined()) operand = to(cast(operand.detach(), dtype), cuda()).set_requires_grad();
+    return x;
+  }
 };
 
 struct Sizes {
@@ -66,6 +74,13 @@ Tensors gradients(const Operands& x) {
     return to(make_input({of.shape()}, of.dtype(), position), of.device());
   };
   return grad({result.y, result.state}, x.all(), {weight(result.y, 6), weight(result.state, 7)});
+}
+
+Tensors results_and_gradients(const Operands& x) {
+  const Recurrence result = x();
+  Tensors all = gradients(x);
+  all.insert(all.end(), {result.y, result.state});
+  return all;
 }
 
 template <class F>
@@ -207,28 +222,84 @@ TEST_CASE("The delta rule of linear_recurrence replaces the value of a key that 
 
 TEST_CASE("linear_recurrence gives the same bits with one thread and with two") {
   const Operands x = operands({3, 130, 3, 32, 64}, 4, true, DType::f32);
-  const auto run = [&] {
-    const Recurrence result = x();
-    Tensors all = gradients(x);
-    all.insert(all.end(), {result.y, result.state});
-    return all;
-  };
   Tensors one, two;
   {
     const test::Threads threads(1);
-    one = run();
+    one = results_and_gradients(x);
   }
   {
     const test::Threads threads(2);
-    two = run();
+    two = results_and_gradients(x);
   }
   for (std::size_t i = 0; i < one.size(); ++i) CHECK(op_cases::storage_bytes(one[i]) == op_cases::storage_bytes(two[i]));
 }
 
-/// The norm of the difference, relative to that of what is wanted, of elements of 0.01 at least.
-double relative_error(const Tensor& got, const Tensor& want) {
-  const Tensor x = cast(got, DType::f64), y = cast(want, DType::f64);
-  return std::sqrt(sum((x - y) * (x - y)).item<double>() / std::max(sum(y * y).item<double>(), 1e-4 * static_cast<double>(y.numel())));
+double size(const Tensor& x) { return norm(cast(x, DType::f64)).item<double>(); }
+
+/// The norm of the difference, relative to `scale` or, if that is more, to the norm of what is wanted, of elements of 0.01 at least.
+double relative_error(const Tensor& got, const Tensor& want, double scale = 0) {
+  return size(cast(got, DType::f64) - cast(want, DType::f64)) /
+         std::max({scale, size(want), 0.01 * std::sqrt(static_cast<double>(want.numel()))});
+}
+
+TEST_CASE("The kernels of linear_recurrence by token on a GPU give what its composition gives", "[cuda]") {
+  constexpr double forgotten = -std::numeric_limits<double>::infinity();
+  for_each_kind([&](int decay_dims, bool has_beta) {
+    for (const bool reads : {false, true})
+      for (const std::int64_t tokens : {1, 130})
+        for (const auto& [width, columns] : {std::pair{1, 2}, {2, 1}, {16, 64}, {64, 33}, {48, 16}, {272, 64}})
+          for (const double lowest : {-1.0, -50.0, -1e4, forgotten}) {
+            if ((decay_dims == 0 && lowest < -1) || (reads && has_beta)) continue;
+            INFO(tokens << " tokens, heads of " << width << " x " << columns << ", log_decay from " << lowest << ", reads " << reads);
+            Operands cpu_x = operands({2, tokens, 3, width, columns}, decay_dims, has_beta, DType::f64, std::max(lowest, -1e4));
+            if (std::isinf(lowest)) cpu_x.log_decay = masked_fill(cpu_x.log_decay, lt(cpu_x.log_decay, -0.95e4), lowest) * 1e-4;
+            if (reads) {
+              const double key = 0.5 / std::sqrt(static_cast<double>(width));
+              cpu_x.read = make_input(value(cpu_x.q.shape(), -key, key), DType::f64, 8);
+              cpu_x.write = make_input(value(cpu_x.q.shape(), -key, key), DType::f64, 9);
+            }
+            if (decay_dims == 1) cpu_x.log_decay = broadcast_to(cpu_x.log_decay.detach(), {2, tokens, 3});
+            for (const DType dtype : {DType::f64, DType::f32}) {
+              const Operands x = cpu_x.on_gpu(dtype);
+              const Tensors got = results_and_gradients(x), want = test::plain(results_and_gradients)(cpu_x.on_gpu(DType::f64));
+              for (std::size_t i = 0; i < got.size(); ++i) {
+                INFO(name(dtype) << ", tensor " << i);
+                CHECK(all(isfinite(got[i])).item<bool>());
+                // The gradient of a decay is what is left of sums of q dq and k dk, by which its error is measured.
+                const bool is_decay = i == 3 && decay_dims > 0;
+                const double terms = is_decay ? size(want[0] * x.q) + size(want[1] * x.k) : 0;
+                CHECK(relative_error(got[i], want[i], terms) < (dtype == DType::f64 ? 0x1p-44 : 0x1p-17));
+              }
+            }
+          }
+  });
+}
+
+TEST_CASE("The kernels of selective_scan on a GPU give what its composition gives", "[cuda]") {
+  for (const DType dtype : {DType::f64, DType::f32})
+    for (const std::int64_t tokens : {1, 8, 70})
+      for (const auto& [channels, size] : {std::pair{1, 1}, {19, 3}, {70, 16}, {130, 40}})
+        for (const double lowest : {-1.0, -200.0}) {
+          INFO(name(dtype) << ", " << tokens << " tokens, " << channels << " channels of " << size << ", a from " << lowest);
+          const auto at = [&](const Shape& shape, std::size_t position, double low = -1, double high = 1) {
+            return to(cast(make_input(value(shape, low, high), DType::f64, position), dtype), cuda()).set_requires_grad();
+          };
+          const Shape signal{2, tokens, channels}, keys{2, tokens, size}, state{2, channels, size};
+          const Tensors in = {at(signal, 0), at(signal, 1, 0.01, 0.6), at({channels, size}, 2, lowest, 0), at(keys, 3), at(keys, 4),
+                              at(state, 5)};
+          const Tensors weights = {at(signal, 6).detach(), at(state, 7).detach()};
+          const auto all_of = [&] {
+            const Recurrence result = selective_scan(in[0], in[1], in[2], in[3], in[4], in[5]);
+            Tensors all = grad({result.y, result.state}, in, weights);
+            all.insert(all.end(), {result.y, result.state});
+            return all;
+          };
+          const Tensors got = all_of(), want = test::plain(all_of)();
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            INFO("tensor " << i);
+            CHECK(relative_error(got[i], want[i]) < (dtype == DType::f64 ? 0x1p-44 : 0x1p-17));
+          }
+        }
 }
 
 TEST_CASE("The chunked kernels of linear_recurrence on a GPU give what its composition gives", "[cuda]") {
@@ -242,19 +313,11 @@ TEST_CASE("The chunked kernels of linear_recurrence on a GPU give what its compo
           Operands x = operands({2, tokens, 3, 64, 64}, decay_dims, has_beta, DType::f32, std::max(lowest, -1e4));
           // Of -inf, a few.
           if (std::isinf(lowest)) x.log_decay = masked_fill(x.log_decay, lt(x.log_decay, -0.95e4), lowest) * 1e-4;
-          for (Tensor Operands::* member :
-               {&Operands::q, &Operands::k, &Operands::v, &Operands::log_decay, &Operands::beta, &Operands::initial})
-            if (Tensor& operand = x.*member; operand.defined()) operand = to(cast(operand.detach(), dtype), cuda()).set_requires_grad();
+          x = x.on_gpu(dtype);
           // As a view of tokens: the gradient of a head's one decay is a sum over all of them, which may cancel to any part of its error.
           if (decay_dims == 1)
             x.log_decay = broadcast_to(cast(x.log_decay.detach(), DType::f32), {2, tokens, 3}).detach().set_requires_grad();
-          const auto all_of = [&] {
-            const Recurrence result = x();
-            Tensors all = gradients(x);
-            all.insert(all.end(), {result.y, result.state});
-            return all;
-          };
-          const Tensors got = all_of(), want = test::plain(all_of)();
+          const Tensors got = results_and_gradients(x), want = test::plain(results_and_gradients)(x);
           for (std::size_t i = 0; i < got.size(); ++i) {
             INFO("tensor " << i);
             CHECK(all(isfinite(got[i])).item<bool>());

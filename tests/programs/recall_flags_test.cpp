@@ -185,6 +185,20 @@ void ends_without_progress(const Ran& changed, const Ran& plain) {
   CHECK(losses.size() == best + 3);
 }
 
+/// Two epochs after the last one that was a fiftieth better than the best before it.
+void ends_without_gain(const Ran& changed, const Ran& plain) {
+  const std::vector<double> reached = changed.log("valid_accuracy");
+  CHECK(plain.log("epoch").size() > reached.size());
+  double best = 0;
+  std::size_t since = 0;
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    CHECK(since < 2);
+    ++since;
+    if (reached[i] >= best + 0.02) best = reached[i], since = 0;
+  }
+  CHECK(since == 2);
+}
+
 const double third = 0.5 * (1 + std::cos(std::acos(-1.0) / 4));
 const std::string still = "--lr 1e-12",  // the weights stay where they begin
     deep = "--layers 4 --branch-dropout 0.2", mqar = "--preset mqar --task mqar --pairs 3 --length 16 --vocab 32";
@@ -253,6 +267,7 @@ const FlagTable& tern::programs::test::recall_train() {
            [](const Ran& changed, const Ran& plain) { CHECK(changed.log("loss") != plain.log("loss")); }, "--branch-dropout 0.5"},
           {"--target 0.02", ends_at_target, "--epochs 30"},
           {"--patience 2", ends_without_progress, "--epochs 30 --lr 0.1"},
+          {"--gain 0.02", ends_without_gain, "--patience 2 --epochs 30 --lr 0.001"},
           {"--precision bf16", rounds_by(8e-3)},
           {"--precision fp16", rounds_by(1e-3)},
           {"--use-fused-kernel True", fuses},
@@ -285,6 +300,7 @@ const FlagTable& tern::programs::test::recall_train() {
           {"--preset fast", "--preset: expected quick, classic, mqar but got fast"},
           {"--patience -1", "--patience: expected a whole number from 0 to 1000000 but got -1"},
           {"--target 1.5", "--target: expected a number from 0 to 1 but got 1.5"},
+          {"--gain -1", "--gain: expected a number from 0 to 1 but got -1"},
           {"--lr nan", "--lr: "},
           {"--dropout 1", "--dropout: "},
           {"--test-examples 0", "--test-examples: "},

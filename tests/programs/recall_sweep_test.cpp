@@ -50,14 +50,16 @@ Command sweep_of_mqar() {
 }  // namespace
 
 TEST_CASE(
-    "tern-recall sweep --task --preset --use-fused-kernel --precision --pairs --keys --values --vocab --train-examples --valid-examples "
+    "tern-recall sweep --task --preset --use-fused-kernel --compile --precision --pairs --keys --values --vocab --train-examples "
+    "--valid-examples "
     "--test-examples --heads --mlp --mixer --window --norm --positions --dropout --branch-dropout --tied-head --causal --init --loss "
     "--epochs --batch-size "
-    "--beta2 --weight-decay --schedule --warmup --clip --target --patience (each run is train's with the same options)") {
+    "--beta2 --weight-decay --schedule --warmup --clip --target --patience --gain (each run is train's with the same options)") {
   const std::string lists = "--layers 1 --seeds 2 --widths 16 ";
   std::map<std::string, std::string> plain;
   for (const std::string change : {"",
                                    "--use-fused-kernel True",
+                                   "--compile",
                                    "--precision bf16",
                                    "--pairs 7",
                                    "--keys 4",
@@ -87,14 +89,16 @@ TEST_CASE(
                                    "--preset classic",
                                    "--target 0.01 --epochs 9 --valid-examples 200",
                                    "--valid-examples 1 --target 0.02 --epochs 9",
-                                   "--patience 1 --epochs 20 --lr 0.1"}) {
+                                   "--patience 1 --epochs 20 --lr 0.1",
+                                   "--patience 3 --gain 0.5 --epochs 20"}) {
     INFO(change);
     const Ran& sweep = ran(sweeping(), lists + of_sweep(change));
     const Json summary = ran(training(), change).summary();
     REQUIRE(rows_of(sweep).size() == 1);
     const auto row = rows_of(sweep)[0];
     if (change.empty()) plain = row;
-    else if (change[2] == 'u') CHECK(contains(sweep.result.out, "fused kernels"));  // six digits do not show more
+    else if (change == "--use-fused-kernel True") CHECK(contains(sweep.result.out, "fused kernels"));  // six digits do not show more
+    else if (change == "--compile") CHECK(contains(sweep.result.out, "each step compiled"));
     else CHECK(std::pair(row.at("train_loss"), row.at("test_loss")) != std::pair(plain.at("train_loss"), plain.at("test_loss")));
     CHECK(std::stoll(row.at("epochs")) == summary["epochs"]);
     CHECK(std::stod(row.at("train_loss")) == Approx(summary["train_loss"].get<double>()).epsilon(1e-5));

@@ -399,12 +399,8 @@ void delta_walk(const Call& call, const float* rates, const void* inverses, cons
 
 namespace tern::kernels {
 
-bool has_chunked_recurrence(Cuda, const View& q, const View& k, const View& v, const View& log_decay, const View& beta) {
-  const auto is_head = [](std::int64_t size) { return size > 0 && size <= gpu::recurrence::width && size % 8 == 0; };
-  return (q.dtype == DType::f16 || q.dtype == DType::bf16) && k.dtype == q.dtype && v.dtype == q.dtype && q.numel() > 0 &&
-         is_head(q.shape[3]) && is_head(v.shape[3]) && !(beta.data && log_decay.data && log_decay.dims() == 4) &&
-         gpu::attribute(cudaDevAttrComputeCapabilityMajor, q.stream.device) >= 8;
-}
+bool has_chunked_recurrence(Cuda, Device device) { return gpu::attribute(cudaDevAttrComputeCapabilityMajor, device) >= 8; }
+static_assert(ChunkedRecurrence::widest == gpu::recurrence::width);
 
 void ChunkedRecurrence::run(Cuda) const {
   using namespace gpu::recurrence;

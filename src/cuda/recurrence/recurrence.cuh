@@ -7,10 +7,20 @@
 #include "cuda/runtime/launch.h"
 #include "ops/kernels/recurrence.h"
 
-// Linear recurrence in chunks of 64 tokens by mma.sync, common to both passes. ops/linear_recurrence.cpp has the formulas, Note [Chunked
-// form]. Heads of up to 64 channels are padded with zeros to 64, so that every operand of a chunk is a tile (64, 64) of 16-bit numbers in
-// shared memory. Accumulators, decays and the state that is carried are float32; states at the starts of chunks are stored in 16 bits, as
-// the operands that they are.
+// Linear recurrence in chunks of 64 tokens by mma.sync, common to both passes. Heads of up to 64 channels are padded with zeros to 64, so
+// that every operand of a chunk is a tile (64, 64) of 16-bit numbers in shared memory. Accumulators, decays and the state that is carried
+// are float32; states at the starts of chunks are stored in 16 bits, as the operands that they are.
+//
+// Note [Chunked form]: with P_i the decay from a chunk's start to token i, its own included, R_ij that of the tokens j + 1 .. i, and S the
+// state at the chunk's start,
+//
+//     y_i = (q_i P_i) S + sum over j <= i of (q_i R_ij k_j) u_j        u_i = v_i, or for the delta rule the solution of
+//     S'  = P_C S + sum over j of (R_Cj k_j)^T u_j                     u_i = beta_i (v_i - (k_i P_i) S - sum over j < i of (k_i R_ij k_j)
+//     u_j).
+//
+// That system has the matrix I + M, M strictly lower triangular (the UT transform of Yang et al., 2024), whose inverse X does not depend on
+// S: u = X (beta v) - X (beta k P) S. Only S goes from chunk to chunk. Factors are exponentials of sums of logarithms over tokens that
+// follow one another, at most 0: none overflows, and a decay of 0 (-inf) gives no NaN.
 //
 //   forward                                       backward
 //   head_rates     sums of decays, beta           head_rates

@@ -1,11 +1,13 @@
 #include "cuda/runtime/allocator.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstddef>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -85,11 +87,11 @@ class CachingAllocator {
  public:
   void* allocate(std::size_t bytes, Stream stream) {
     const std::size_t size = block_size_for(bytes);
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const Key key = key_of(stream, capturing_.contains(key_of(stream, true)));
     Block* block = take(size, key);
     if (!block && key.is_of_graphs) block = adopt(size, key);
-    if (!block) block = reserve(size, bytes, stream, key);
+    if (!block) block = reserve(size, bytes, stream, key, lock);
     split(block, size);
     block->is_live = true;
     live_.emplace(block->data, block);
@@ -119,7 +121,8 @@ class CachingAllocator {
   }
 
   void release_all() {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (!wait_for_captures(lock)) return;
     std::set<int> devices;
     for (const auto& [key, pool] : pools_) devices.insert(key.device);
     for (const int device : devices) {
@@ -131,8 +134,9 @@ class CachingAllocator {
 
   void set_capturing(Stream stream, bool is_capturing) {
     const std::lock_guard lock(mutex_);
-    if (is_capturing) capturing_.insert(key_of(stream, true));
+    if (is_capturing) capturing_.emplace(key_of(stream, true), std::this_thread::get_id());
     else capturing_.erase(key_of(stream, true));
+    captured_.notify_all();
   }
 
   void end_graphs(Stream stream) {
@@ -219,13 +223,23 @@ class CachingAllocator {
     delete next;
   }
 
-  Block* reserve(std::size_t size, std::size_t bytes, Stream stream, const Key& key) {
+  /// Waits until other threads have ended their captures, which a wait for the device would break. False if this thread has one.
+  bool wait_for_captures(std::unique_lock<std::mutex>& lock) {
+    for (const auto& [key, thread] : capturing_)
+      if (thread == std::this_thread::get_id()) return false;
+    captured_.wait(lock, [&] { return capturing_.empty(); });
+    return true;
+  }
+
+  Block* reserve(std::size_t size, std::size_t bytes, Stream stream, const Key& key, std::unique_lock<std::mutex>& lock) {
     use(stream);
     std::size_t segment = segment_size_for(size);
     void* data = nullptr;
     if (!malloc(&data, segment)) {
-      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-      release(stream.device.index);
+      if (wait_for_captures(lock)) {
+        check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+        release(stream.device.index);
+      }
       // If a whole segment is too much, only the request.
       if (!malloc(&data, segment) && !malloc(&data, segment = size)) fail_out_of_memory(bytes, stream);
     }
@@ -298,7 +312,8 @@ class CachingAllocator {
   std::mutex mutex_;
   MemoryObserver* observer_ = nullptr;
   std::map<Key, Pool> pools_;
-  std::set<Key> capturing_;
+  std::map<Key, std::thread::id> capturing_;  ///< and the thread that does
+  std::condition_variable captured_;          ///< a capture has begun or ended
   std::unordered_map<void*, Block*> live_;
   std::map<int, MemoryStatistics> statistics_;  ///< of each device
 };

@@ -171,10 +171,10 @@ class OwnedGraphStream final : public backend::GraphStream {
     InputCopies copies;
     copies.rng_offset_address = rng_offset;
     for (const Input& input : inputs) copies.all[copies.count++] = {input.data, input.data, input.bytes};
+    const CaptureMemory memory(get());
     // Relaxed: the first use of a library may allocate memory, which is not part of the captured work.
     check(cudaStreamBeginCapture(handle(get()), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
     cudaGraph_t graph = nullptr;
-    const CaptureMemory memory(get());
     try {
       if (!copies.empty()) copy_inputs(copies, get());
       work();

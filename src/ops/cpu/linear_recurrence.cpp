@@ -93,17 +93,20 @@ struct Tokens {
   C* operator[](std::int64_t t) const { return first + t * step; }
 };
 
-/// A token: decay of each key channel, key, query, and the rate of the delta rule.
+/// Additions to a state: v by k; of the delta rule beta (v - k S') by k; v by k and read S' by write.
+enum class Rule { value, delta, read };
+
+/// A token: decay of each key channel, key, query, the keys that read and write, and the rate of the delta rule.
 template <class C>
 struct Token {
-  const C *a, *k, *q;
+  const C *a, *k, *q, *read, *write;
   C beta;
 };
 
 /// Operands of a head.
 template <class C>
 struct Head {
-  Tokens<const C> q, k, v, decay, beta;
+  Tokens<const C> q, k, v, decay, beta, read, write;
   std::int64_t width, channels;  ///< Dk, and numbers of a token's decay
   C* buffer;                     ///< Dk elements
 
@@ -114,6 +117,8 @@ struct Head {
         v(a.v, b, h),
         decay(a.decay, b, h),
         beta(a.beta, b, h),
+        read(a.keys.read, b, h),
+        write(a.keys.write, b, h),
         width(a.q.shape[3]),
         channels(a.decay.data ? a.decay.shape[3] : 0),
         buffer(buffer_) {}
@@ -125,7 +130,7 @@ struct Head {
       std::fill_n(buffer, width, channels == 0 ? C(1) : *a);
       a = buffer;
     }
-    return {a, k[t], q[t], beta.first ? *beta[t] : C(1)};
+    return {a, k[t], q[t], read[t], write[t], beta.first ? *beta[t] : C(1)};
   }
 };
 
@@ -139,76 +144,90 @@ void store_state(const Channels<C>* s, std::int64_t width, std::int64_t columns,
   for (std::int64_t i = 0; i < width; ++i) s[i].store(state + i * columns + first, n);
 }
 
-/// The factor of k^T in the next state: v, or beta (v - k decayed).
-template <class C, bool is_delta>
-Channels<C> written(const Token<C>& x, const Channels<C>& error) {
-  return is_delta ? x.beta * error : error;
+/// The factor of k^T in the next state: v, or beta (v - k decayed). `kept`: as of advance_kept().
+template <class C, Rule rule>
+Channels<C> written(const Token<C>& x, const Channels<C>& v, const Channels<C>& kept) {
+  return rule == Rule::delta ? x.beta * kept : v;
+}
+/// Row i of the next state.
+template <class C, Rule rule>
+Channels<C> next_row(const Token<C>& x, std::int64_t i, const Channels<C>& decayed, const Channels<C>& u, const Channels<C>& read) {
+  const Channels<C> y = decayed + x.k[i] * u;
+  if constexpr (rule == Rule::read) return y + x.write[i] * read;
+  else return y;
 }
 
-/// One token, s = a s + k^T u. Returns q s.
-template <class C, bool is_delta>
+/// One token, s = a s + k^T u, and what the rule adds. Returns q s.
+template <class C, Rule rule>
 Channels<C> advance(const Token<C>& x, const Channels<C>& v, Channels<C>* s, std::int64_t width) {
+  const C* const key = rule == Rule::delta ? x.k : x.read;
   Channels<C> read{}, y{};
-  if constexpr (is_delta)
-    for (std::int64_t i = 0; i < width; ++i) read = read + x.k[i] * (x.a[i] * s[i]);
-  const Channels<C> u = written<C, is_delta>(x, v - read);
+  if constexpr (rule != Rule::value)
+    for (std::int64_t i = 0; i < width; ++i) read = read + key[i] * (x.a[i] * s[i]);
+  const Channels<C> u = written<C, rule>(x, v, v - read);
   for (std::int64_t i = 0; i < width; ++i) {
-    const Channels<C> next = x.a[i] * s[i] + x.k[i] * u;
+    const Channels<C> next = next_row<C, rule>(x, i, x.a[i] * s[i], u, read);
     s[i] = next;
     y = y + x.q[i] * next;
   }
   return y;
 }
 
-/// The same for backward: keeps a s in `decayed`, and returns v, or v - k decayed for the delta rule.
-template <class C, bool is_delta>
+/// The same for backward: keeps a s in `decayed`, and returns v - k decayed for the delta rule, else read decayed, if there is a read.
+template <class C, Rule rule>
 Channels<C> advance_kept(const Token<C>& x, const Channels<C>& v, Channels<C>* s, Channels<C>* decayed, std::int64_t width) {
+  const C* const key = rule == Rule::delta ? x.k : x.read;
   Channels<C> read{};
   for (std::int64_t i = 0; i < width; ++i) {
     const Channels<C> y = x.a[i] * s[i];
     decayed[i] = y;
-    if constexpr (is_delta) read = read + x.k[i] * y;
-    else s[i] = y + x.k[i] * v;
+    if constexpr (rule == Rule::value) s[i] = y + x.k[i] * v;
+    else read = read + key[i] * y;
   }
-  const Channels<C> error = v - read, u = written<C, is_delta>(x, error);
-  if constexpr (is_delta)
-    for (std::int64_t i = 0; i < width; ++i) s[i] = decayed[i] + x.k[i] * u;
-  return error;
+  if constexpr (rule == Rule::value) return read;
+  const Channels<C> kept = rule == Rule::delta ? v - read : read, u = written<C, rule>(x, v, kept);
+  for (std::int64_t i = 0; i < width; ++i) s[i] = next_row<C, rule>(x, i, decayed[i], u, read);
+  return kept;
 }
 
-/// Gradients of a token's query, key and logarithms of the decay, of which the lanes are to be added.
+/// Gradients of a token's query, key, logarithms of the decay, and keys that read and write, of which the lanes are to be added.
 template <class C>
 struct Partial {
-  Vector<C>*dq, *dk, *da;
+  Vector<C>*dq, *dk, *da, *dread, *dwrite;
 };
 
 /// Gradients of one token, from dy and from d, the gradient of the state after it, which becomes that of the state before it. `decayed` and
-/// `error` are those of advance_kept(). Returns the gradient of u.
-template <class C, bool is_delta>
-Channels<C> retreat(const Token<C>& x, const Channels<C>* decayed, const Channels<C>& error, const Channels<C>& dy, Channels<C>* d,
-                    const Partial<C>& sums, std::int64_t width) {
-  const Channels<C> u = written<C, is_delta>(x, error);
-  Channels<C> du{};
+/// `kept` are those of advance_kept(). Returns the gradient of u.
+template <class C, Rule rule>
+Channels<C> retreat(const Token<C>& x, const Channels<C>& v, const Channels<C>* decayed, const Channels<C>& kept, const Channels<C>& dy,
+                    Channels<C>* d, const Partial<C>& sums, std::int64_t width) {
+  const Channels<C> u = written<C, rule>(x, v, kept);
+  Channels<C> du{}, dread{};
   for (std::int64_t i = 0; i < width; ++i) {
     const Channels<C> g = d[i] + x.q[i] * dy;
-    sums.dq[i] = ((decayed[i] + x.k[i] * u) * dy).folded();
+    sums.dq[i] = (next_row<C, rule>(x, i, decayed[i], u, kept) * dy).folded();
     du = du + x.k[i] * g;
-    if constexpr (is_delta) {
-      d[i] = g;
-    } else {
+    if constexpr (rule == Rule::value) {
       sums.dk[i] = (g * u).folded();
       sums.da[i] = (g * decayed[i]).folded();
       d[i] = x.a[i] * g;
+    } else {
+      if constexpr (rule == Rule::read) {
+        dread = dread + x.write[i] * g;
+        sums.dwrite[i] = (g * kept).folded();
+      }
+      d[i] = g;
     }
   }
-  if constexpr (is_delta) {
-    const Channels<C> dv = x.beta * du;  // and k decayed has the gradient -dv
-    for (std::int64_t i = 0; i < width; ++i) {
-      const Channels<C> g = d[i] - x.k[i] * dv;
-      sums.dk[i] = (d[i] * u - decayed[i] * dv).folded();
-      sums.da[i] = (g * decayed[i]).folded();
-      d[i] = x.a[i] * g;
-    }
+  if constexpr (rule == Rule::value) return du;
+  if constexpr (rule == Rule::delta) dread = -x.beta * du;  // that of k decayed
+  const C* const key = rule == Rule::delta ? x.k : x.read;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const Channels<C> g = d[i] + key[i] * dread;
+    sums.dk[i] = (rule == Rule::delta ? d[i] * u + decayed[i] * dread : d[i] * u).folded();
+    if constexpr (rule == Rule::read) sums.dread[i] = (decayed[i] * dread).folded();
+    sums.da[i] = (g * decayed[i]).folded();
+    d[i] = x.a[i] * g;
   }
   return du;
 }
@@ -227,7 +246,7 @@ struct Sizes {
   }
 };
 
-template <class C, bool is_delta>
+template <class C, Rule rule>
 void forward(const LinearRecurrence& a) {
   const Sizes<C> sizes(a.q, a.v);
   const std::int64_t width = sizes.width, columns = sizes.columns, blocks = sizes.blocks();
@@ -242,14 +261,14 @@ void forward(const LinearRecurrence& a) {
     Channels<C>* const s = states.data() + thread * width;
     load_state(a.initial.data ? a.initial.as<const C>() + head * width * columns : nullptr, width, columns, first, n, s);
     for (std::int64_t t = 0; t < sizes.tokens; ++t) {
-      advance<C, is_delta>(x[t], Channels<C>::load(x.v[t] + first, n), s, width).store(y[t] + first, n);
+      advance<C, rule>(x[t], Channels<C>::load(x.v[t] + first, n), s, width).store(y[t] + first, n);
     }
     store_state(s, width, columns, first, n, a.state.as<C>() + head * width * columns);
   });
 }
 
 /// Gradients of a head.
-template <class C, bool is_delta>
+template <class C, Rule rule>
 class HeadGradient {
  public:
   /// Blocks' rows and vectors that a thread needs, the latter zeros.
@@ -257,7 +276,7 @@ class HeadGradient {
     const std::int64_t chunk = chunk_of<C>(s.width);
     return (1 + chunk + (s.tokens + chunk - 1) / chunk) * s.width + chunk;
   }
-  static std::int64_t vectors_for(const Sizes<C>& s) { return 3 * round_up(s.width, std::int64_t(lanes<C>)); }
+  static std::int64_t vectors_for(const Sizes<C>& s) { return 5 * round_up(s.width, std::int64_t(lanes<C>)); }
 
   HeadGradient(const LinearRecurrenceGrad& a, const Sizes<C>& sizes, std::int64_t head, Channels<C>* states, Vector<C>* sums, C* buffer)
       : a_(a),
@@ -270,17 +289,21 @@ class HeadGradient {
         dv_(a.dv, head / sizes.heads, head % sizes.heads),
         da_(a.dlog_decay, head / sizes.heads, head % sizes.heads),
         dbeta_(a.dbeta, head / sizes.heads, head % sizes.heads),
+        dread_(a.dkeys.read, head / sizes.heads, head % sizes.heads),
+        dwrite_(a.dkeys.write, head / sizes.heads, head % sizes.heads),
         chunk_(chunk_of<C>(sizes.width)),
         gradient_(states),
         decayed_(gradient_ + sizes.width),
-        errors_(decayed_ + chunk_ * sizes.width),
-        borders_(errors_ + chunk_),
-        sums_{sums, sums + vectors_for(sizes) / 3, sums + vectors_for(sizes) / 3 * 2} {
+        kept_(decayed_ + chunk_ * sizes.width),
+        borders_(kept_ + chunk_),
+        sums_{sums, sums + vectors_for(sizes) / 5, sums + vectors_for(sizes) / 5 * 2, sums + vectors_for(sizes) / 5 * 3,
+              sums + vectors_for(sizes) / 5 * 4} {
     for (std::int64_t t = 0; t < sizes_.tokens; ++t) {
       std::fill_n(dq_[t], sizes_.width, C(0));
       std::fill_n(dk_[t], sizes_.width, C(0));
       std::fill_n(da_[t], x_.channels, C(0));
-      if (is_delta) *dbeta_[t] = 0;
+      if (rule == Rule::delta) *dbeta_[t] = 0;
+      if (rule == Rule::read) std::fill_n(dread_[t], sizes_.width, C(0)), std::fill_n(dwrite_[t], sizes_.width, C(0));
     }
   }
 
@@ -290,8 +313,7 @@ class HeadGradient {
     if (chunks > 0) load_state(head_of(a_.initial), width, sizes_.columns, first, n, borders_);
     for (std::int64_t c = 0; c + 1 < chunks; ++c) {
       Channels<C>* const s = std::copy_n(borders_ + c * width, width, borders_ + (c + 1) * width) - width;
-      for (std::int64_t t = c * chunk_; t < (c + 1) * chunk_; ++t)
-        advance<C, is_delta>(x_[t], Channels<C>::load(x_.v[t] + first, n), s, width);
+      for (std::int64_t t = c * chunk_; t < (c + 1) * chunk_; ++t) advance<C, rule>(x_[t], Channels<C>::load(x_.v[t] + first, n), s, width);
     }
     load_state(head_of(a_.dstate), width, sizes_.columns, first, n, gradient_);
     for (std::int64_t c = chunks - 1; c >= 0; --c) backward_chunk(c, first, n);
@@ -304,14 +326,14 @@ class HeadGradient {
   void backward_chunk(std::int64_t c, std::int64_t first, std::int64_t n) {
     const std::int64_t width = sizes_.width, begin = c * chunk_, end = std::min(begin + chunk_, sizes_.tokens);
     for (std::int64_t t = begin; t < end; ++t)
-      errors_[t - begin] = advance_kept<C, is_delta>(x_[t], Channels<C>::load(x_.v[t] + first, n), borders_ + c * width,
-                                                     decayed_ + (t - begin) * width, width);
+      kept_[t - begin] =
+          advance_kept<C, rule>(x_[t], Channels<C>::load(x_.v[t] + first, n), borders_ + c * width, decayed_ + (t - begin) * width, width);
     for (std::int64_t t = end - 1; t >= begin; --t) {
       const Token<C> x = x_[t];
-      const Channels<C>& error = errors_[t - begin];
-      const Channels<C> du =
-          retreat<C, is_delta>(x, decayed_ + (t - begin) * width, error, Channels<C>::load(dy_[t] + first, n), gradient_, sums_, width);
-      (is_delta ? x.beta * du : du).store(dv_[t] + first, n);
+      const Channels<C>& kept = kept_[t - begin];
+      const Channels<C> du = retreat<C, rule>(x, Channels<C>::load(x_.v[t] + first, n), decayed_ + (t - begin) * width, kept,
+                                              Channels<C>::load(dy_[t] + first, n), gradient_, sums_, width);
+      (rule == Rule::delta ? x.beta * du : du).store(dv_[t] + first, n);
       add_sums<C>(sums_.dq, width, dq_[t]);
       add_sums<C>(sums_.dk, width, dk_[t]);
       if (x_.channels == width) {
@@ -319,7 +341,8 @@ class HeadGradient {
       } else if (x_.channels == 1) {
         *da_[t] += total(std::accumulate(sums_.da, sums_.da + width, Vector<C>{}));
       }
-      if (is_delta) *dbeta_[t] += total((du * error).folded());
+      if (rule == Rule::delta) *dbeta_[t] += total((du * kept).folded());
+      if (rule == Rule::read) add_sums<C>(sums_.dread, width, dread_[t]), add_sums<C>(sums_.dwrite, width, dwrite_[t]);
     }
   }
   static C total(const Vector<C>& x) { return loops::fold_register<loops::Sum>(x); }
@@ -329,15 +352,15 @@ class HeadGradient {
   std::int64_t offset_;
   Head<C> x_;
   Tokens<const C> dy_;
-  Tokens<C> dq_, dk_, dv_, da_, dbeta_;
+  Tokens<C> dq_, dk_, dv_, da_, dbeta_, dread_, dwrite_;
   std::int64_t chunk_;
-  Channels<C>*gradient_, *decayed_, *errors_, *borders_;
+  Channels<C>*gradient_, *decayed_, *kept_, *borders_;
   Partial<C> sums_;
 };
 
-template <class C, bool is_delta>
+template <class C, Rule rule>
 void backward(const LinearRecurrenceGrad& a) {
-  using Gradient = HeadGradient<C, is_delta>;
+  using Gradient = HeadGradient<C, rule>;
   const Sizes<C> sizes(a.q, a.v);
   const std::int64_t threads = sizes.threads(sizes.units), count = Gradient::states_for(sizes), vectors = Gradient::vectors_for(sizes);
   const loops::Scratch<Channels<C>> states(threads * count, a.dq.stream);
@@ -355,11 +378,19 @@ void backward(const LinearRecurrenceGrad& a) {
 }  // namespace
 
 void LinearRecurrence::run(Cpu) const {
-  dispatch_f32_f64(y.dtype, "linear_recurrence", [&]<class C>() { beta.data ? forward<C, true>(*this) : forward<C, false>(*this); });
+  dispatch_f32_f64(y.dtype, "linear_recurrence", [&]<class C>() {
+    if (beta.data) forward<C, Rule::delta>(*this);
+    else if (keys.read.data) forward<C, Rule::read>(*this);
+    else forward<C, Rule::value>(*this);
+  });
 }
 
 void LinearRecurrenceGrad::run(Cpu) const {
-  dispatch_f32_f64(dq.dtype, "linear_recurrence", [&]<class C>() { beta.data ? backward<C, true>(*this) : backward<C, false>(*this); });
+  dispatch_f32_f64(dq.dtype, "linear_recurrence", [&]<class C>() {
+    if (beta.data) backward<C, Rule::delta>(*this);
+    else if (keys.read.data) backward<C, Rule::read>(*this);
+    else backward<C, Rule::value>(*this);
+  });
 }
 
 }  // namespace tern::kernels
