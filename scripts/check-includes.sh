@@ -40,7 +40,7 @@ io:             backend tensor ops text
 data:           backend tensor ops text io
 models:         backend tensor ops nn text io
 profile:        backend tensor autodiff ops nn train io
-parallel:       backend tensor autodiff ops nn train
+parallel:       backend tensor ops/kernels autodiff ops nn train
 parallel/gloo:  backend tensor parallel
 parallel/nccl:  backend tensor ops parallel cuda/runtime cuda/device
 trainer:        backend tensor autodiff ops compile nn train text io profile parallel

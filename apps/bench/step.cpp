@@ -171,8 +171,7 @@ class Bench {
 void step(const Options& options) {
   if (options.capture && options.compile) throw apps::UsageError("--capture: a GPU's graph is a part of --compile; leave --capture out");
   if (const int ranks = std::max(options.ranks, launched().size); options.compile && ranks > 1)
-    throw apps::UsageError(
-        fmt::format("--compile: a program has no collectives, which {} processes need; leave it out, or take --capture", ranks));
+    apps::require_memory_that_stays("--compile", parallel::shard_of(options.shard).value());
   if (options.ranks > 0 && !is_started_rank()) {
     require_no_launcher();
     if (options.ranks > 1) {
@@ -189,12 +188,8 @@ void step(const Options& options) {
                   .string();
   Bench bench(options);
   for (const StepCase& c : cases) apps::require_precision(c.precision, bench.device());
-  for (const StepCase& c : cases)
-    if (options.capture && c.parallel.shard >= parallel::Shard::gradients && bench.device() != cpu)
-      throw apps::UsageError(
-          fmt::format("--capture: the memory of sharded {} is at other addresses in each step, which no graph can "
-                      "record; leave it out, or take --shard optimizer",
-                      parallel::name(c.parallel.shard)));
+  if (options.capture && bench.device() != cpu)
+    for (const StepCase& c : cases) apps::require_memory_that_stays("--capture", c.parallel.shard);
   for (const StepCase& c : cases) bench.run(c);
 }
 

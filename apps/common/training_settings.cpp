@@ -120,19 +120,28 @@ void add_gradient_options(CLI::App& command, std::string& gradient_sync, double&
       ->group(group);
 }
 
+void require_memory_that_stays(const char* option, parallel::Shard shard) {
+  if (shard >= parallel::Shard::gradients)
+    throw UsageError(fmt::format("{}: the memory of sharded {} is at other addresses in each step; leave it out, or take --shard optimizer",
+                                 option, parallel::name(shard)));
+}
+
 Device device_of(const TrainingSettings& settings) {
   const Device device = use(settings);
   require_precision(precision(settings), device);
   const auto ranks = parallel::launch_environment();
-  if (settings.compile && ranks && ranks->size > 1)
-    throw UsageError(
-        fmt::format("--compile: a program has no collectives, which {} processes need; leave it out, or train in one", ranks->size));
+  const parallel::Shard shard = parallel::shard_of(settings.ranks.shard).value();
+  if (settings.compile && ranks && ranks->size > 1) require_memory_that_stays("--compile", shard);
   return device;
 }
 
-void add_run_options(CLI::App& command, RunSettings& settings) {
+void add_compile_option(CLI::App& command, RunSettings& settings) {
   add_switch(command, "--compile", "run updates as compiled programs (tern::compile), on a GPU to rounding the same",
              [&settings](bool is_on) { settings.compile = is_on; });
+}
+
+void add_run_options(CLI::App& command, RunSettings& settings) {
+  add_compile_option(command, settings);
   command.add_flag("--resume", settings.checkpoints.resume, "go on with the run in --out from its last checkpoint, with its options");
   add_option(command, "--checkpoint-every", settings.checkpoints.every,
              "updates between checkpoints, 0 for once an epoch (default: 0, or as the run had it)", whole_number(0, 1'000'000'000), "N");

@@ -83,8 +83,11 @@ void add_gradient_options(CLI::App& command, std::string& gradient_sync, double&
 inline constexpr std::int64_t default_profile_steps = 3;
 inline const std::string profile_file_names = "trace.json, ops.md and memory.svg";
 void add_profile_option(CLI::App& command, std::int64_t& steps);
-/// The device of a training. Throws UsageError for one that lacks the precision, and for --compile in one of several processes.
+/// Throws UsageError for an option with which a step needs its gradients at the same addresses each time.
+void require_memory_that_stays(const char* option, parallel::Shard shard);
+/// The device of a training. Throws UsageError for one that lacks the precision, and for --compile with sharded gradients.
 Device device_of(const TrainingSettings& settings);
+void add_compile_option(CLI::App& command, RunSettings& settings);  ///< adds --compile
 /// Adds --compile, --resume, --checkpoint-every, --keep, --profile, the options of gradients and --rank-timeout.
 void add_run_options(CLI::App& command, RunSettings& settings);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autodiff/autograd_state.h"
+#include "backend/observer.h"
 
 namespace tern {
 
@@ -52,6 +53,18 @@ Tensor flat_freed(std::int64_t count, DType dtype, Device device) {
   return x;
 }
 
+/// For observers, to which memory is at one address.
+static void tell_of_moves() {
+  if (backend::observer) backend::tell([](backend::Observer& told) { told.on_host_access("sharded gradients or parameters", {}); });
+}
+void FlatStorage::free() {
+  tell_of_moves();
+  free_memory();
+}
+void FlatStorage::take(const Tensor& memory) {
+  tell_of_moves();
+  take_memory(*memory.impl().storage);
+}
 void FlatStorage::allocate() {
   if (is_here()) return;
   FlatStorage memory(bytes(), context().stream(stream().device));

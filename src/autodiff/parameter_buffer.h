@@ -11,11 +11,11 @@ class FlatStorage final : public Storage {
   using Storage::Storage;
 
   /// Frees the memory, of which nothing is to be read or written before allocate() or take().
-  void free() { free_memory(); }
+  void free();
   /// Allocates the memory again if it is freed; its elements are not initialized.
   void allocate();
   /// Takes the memory of a tensor that covers its whole storage, which has this one's size; the tensor must not be used again.
-  void take(const Tensor& memory) { take_memory(*memory.impl().storage); }
+  void take(const Tensor& memory);
 
   /// For parameters whose memory comes and goes: brings it, before the backward of an op that saved a window on it. Else empty.
   std::function<void()> gather;

@@ -73,8 +73,8 @@ class Observer {
   virtual void on_view(const Ref<Storage>&) {}
   /// The host looks by its version whether memory was edited since the last time, and does more if it was.
   virtual void on_version(const Ref<Storage>&, bool /*is_edited*/) {}
-  /// The host reads or writes a tensor's elements by this function, "item", or runs what observers do not see, "CapturedStep". Throws to
-  /// refuse it.
+  /// The host reads or writes a tensor's elements by this function, "item", or without memory does what observers do not see:
+  /// "CapturedStep". Throws to refuse it.
   virtual void on_host_access(const char* /*function*/, const Ref<Storage>&) {}
 
   /// A collective that this thread began has ended, and the thread got its result. On the steady clock in nanoseconds, it ran from `begin`

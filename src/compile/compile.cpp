@@ -184,6 +184,7 @@ std::shared_ptr<Programs::Entry> Programs::entry_for(Key key) {
 Tensors Programs::trace(const std::shared_ptr<Entry>& entry, const Function& f, const Tensors& arguments) {
   try {
     if (entry->program && !entry->program->finds_memory()) ++entry->moves;
+    if (entries_.size() == 1 && !is_awaited(entry->begun)) release_memory(*entry);
     std::vector<Program*> unedited;
     for (auto& [key, other] : entries_)
       if (other->program && other->program->finds_versions()) unedited.push_back(&*other->program);
@@ -351,6 +352,13 @@ void Programs::replay(Entry& entry, const Tensors& arguments, Part part) {
 /// True for memory in which a call keeps what its backward pass will read.
 bool Programs::is_taken(const Ref<Storage>& kept) const {
   return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& x) { return x.memory == kept && is_awaited(x.begun); });
+}
+
+/// Gives back the memory of the only program, with its graphs: a call that is compared with it needs as much.
+void Programs::release_memory(Entry& entry) {
+  entry.graph = nullptr, entry.backward_graph = nullptr;
+  if (entry.program) entry.program->use(nullptr, entry.program->kept_memory());
+  arena_ = nullptr;
 }
 
 /// Gives a program the memory that all share, which grows to what the largest needs.

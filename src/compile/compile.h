@@ -82,6 +82,7 @@ class Programs : public std::enable_shared_from_this<Programs> {
   Tensors with_history(const std::shared_ptr<Entry>& entry, Tensors results, const Tensors& arguments);
   Tensors backward(Entry& entry, const Tensors& gradients);
   void give_memory(Entry& entry, Part part);
+  void release_memory(Entry& entry);
   bool is_taken(const Ref<Storage>& kept) const;
 
   const std::unique_ptr<Lock> lock_;

@@ -10,6 +10,7 @@
 #include "compile/generated.h"
 #include "compile/parts.h"
 #include "compile/rewrite.h"
+#include "ops/kernels/collective.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
 #include "tensor/context.h"
@@ -324,8 +325,8 @@ void Program::link() {
       if (place.block == Call::Place::none) return;
       const Block& block = blocks_[place.block];
       if (block.kind == Block::Kind::input) input_views_.push_back({&view, place.block, place.offset});
-      const Ref<Storage>& memory = block.memory ? block.memory : block.kind == Block::Kind::kept ? kept_memory_ : arena_;
-      view.data = static_cast<std::byte*>(memory->data()) + static_cast<std::ptrdiff_t>(block.memory ? 0 : block.offset) + place.offset;
+      view.data =
+          static_cast<std::byte*>(memory_of(block)->data()) + static_cast<std::ptrdiff_t>(block.memory ? 0 : block.offset) + place.offset;
     });
   linked_stream_ = stream.handle;
 }
@@ -399,6 +400,9 @@ void Program::run(Part part) {
     const Call& call = steps_[i];
     const backend::KernelScope observed(call.op.empty() ? nullptr : call.op.c_str());
     context().kernels = call.ways;
+    if (const auto* const collective = call.kernel->as<kernels::BeginCollective>())
+      for (const Call::Place& place : call.places)
+        collective->group->memory.push_back(place.block == Call::Place::none ? nullptr : memory_of(blocks_[place.block]));
     call.kernel->run(device_);
   }
   if (part == Part::forward) advance(part);

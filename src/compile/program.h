@@ -203,6 +203,9 @@ class Program {
   std::vector<Joined> joined(std::vector<Group>& groups, const std::vector<Call>& calls);
   bool may_read_in_place(const Tensor& argument) const;
   void plan_arena();
+  const Ref<Storage>& memory_of(const Block& block) const {
+    return block.memory ? block.memory : block.kind == Block::Kind::kept ? kept_memory_ : arena_;
+  }
   void keep_for_backward();
   bool is_in(Part part, std::size_t step) const { return (step < begin_backward_) == (part == Part::forward); }
 

@@ -7,6 +7,7 @@
 #include "autodiff/anomaly.h"
 #include "autodiff/node.h"
 #include "compile/groups.h"
+#include "ops/kernels/collective.h"
 #include "ops/kernels/linalg.h"
 #include "ops/kernels/reduce.h"
 #include "tensor/context.h"
@@ -147,6 +148,7 @@ void Trace::on_version(const Ref<Storage>& memory, bool is_edited) {
 }
 
 void Trace::on_host_access(const char* function, const Ref<Storage>& memory) {
+  if (!memory) fail("compile", std::string("expected work that a program can do again but got ") + function);
   if (std::string_view(function) != "from")
     fail("compile",
          std::string("expected a step that stays on the device but got ") + function + "(): return the tensor, and read it outside");
@@ -157,8 +159,16 @@ void Trace::on_sink(GradientSink& sink, GradientUse use) {
   if (sinks_.insert(&sink).second) program_.sinks_.push_back({Ref<GradientSink>(&sink), use, sink.state(), {}});
 }
 
-void Trace::end_collective(const char* op, std::int64_t, std::int64_t, std::int64_t, double) {
-  fail("compile", std::string("expected the work of one process but got the collective ") + op);
+/// Collectives are in a program from their begin to their end: Note [Collectives as kernels].
+void Trace::note_collective(const KernelCall& kernel, Call& call) {
+  if (const auto* const begin = kernel.as<kernels::BeginCollective>()) {
+    call.op = kernels::name(begin->kind);
+    collectives_[{begin->group.get(), begin->number}] = kernels::name(begin->kind);
+  } else if (const auto* const end = kernel.as<kernels::EndCollective>()) {
+    call.op = kernels::name(end->kind);
+    if (collectives_.erase({end->group.get(), end->number}) == 0)
+      fail("compile", "expected waits for collectives that the function begins but got one for " + call.op + " from outside: wait before");
+  }
 }
 
 Call::Place Trace::place_of(const View& view) const {
@@ -187,6 +197,7 @@ void Trace::run_kernel(const KernelCall& kernel) {
   if (waits(kernel, program_.device_))
     fail("compile", "expected a step that stays on the device but got " + detail::short_name(kernel.type()) + ", which waits for it");
   Call call{.kernel = kernel.copy(), .places = {}, .op = {}, .module = running_module(), .ways = context().kernels};
+  note_collective(kernel, call);
   struct Visit : KernelCall::Visitor {
     Trace& trace;
     Call& call;
@@ -231,6 +242,8 @@ void Trace::end_kernel(const char* op) {
 
 Program Trace::finish(Tensors results) {
   if (is_entered_) suspend();
+  for (const auto& [number, name] : collectives_)
+    fail("compile", std::string("expected collectives that end within the function but got ") + name + " that does not: wait for it there");
   for (Tensor& x : results)
     if (x.defined()) x = x.detach();
   program_.results_ = std::move(results);

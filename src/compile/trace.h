@@ -9,7 +9,7 @@
 namespace tern::compiler {
 
 /// Scope whose kernels, run by this thread, become a program: Note [Programs]. They run as they do without it. What a program could not do
-/// again throws Error that names it: reading a tensor on the host, a copy between devices, a collective.
+/// again throws Error that names it: reading a tensor on the host, a copy between devices, a collective that begins or ends outside.
 class Trace : backend::Observer {
  public:
   /// `inputs` are the function's arguments, on `device`.
@@ -42,7 +42,6 @@ class Trace : backend::Observer {
   void on_view(const Ref<Storage>& memory) override;
   void on_version(const Ref<Storage>& memory, bool is_edited) override;
   void on_host_access(const char* function, const Ref<Storage>& memory) override;
-  void end_collective(const char* op, std::int64_t begin, std::int64_t end, std::int64_t waited, double bytes) override;
 
   std::size_t add(const Ref<Storage>& memory, Block::Kind kind);
   Call::Place place_of(const View& view) const;
@@ -50,6 +49,7 @@ class Trace : backend::Observer {
   void enter();
   void leave();
   Call begin_backward() const;
+  void note_collective(const KernelCall& kernel, Call& call);
   void name_pending(const char* op);
 
   Program program_;
@@ -57,16 +57,17 @@ class Trace : backend::Observer {
   std::size_t begin_backward_ = 0;  ///< call
   std::uint64_t resumed_ = 0;       ///< the generator's position where the backward pass began
   bool is_entered_ = false;
-  std::unordered_map<const Storage*, std::size_t> known_;  ///< blocks whose memory is alive
-  std::map<const std::byte*, std::size_t> by_address_;     ///< the same, by their first byte
-  std::vector<std::size_t> inner_;                         ///< of these, the inner ones
-  std::size_t bytes_alive_ = 0;                            ///< of the inner ones, when freed ones were last dropped
-  std::size_t bytes_since_ = 0;                            ///< of those that were added since then
-  std::unordered_set<const GradientSink*> sinks_;          ///< those of the program
-  std::size_t named_ = 0;                                  ///< kernels before this one have their op
-  const char* in_place_ = nullptr;                         ///< in-place op whose kernel is next, or null
-  std::vector<std::string> modules_;                       ///< whose forward recorded the nodes of backward functions that run
-  std::string latest_;                                     ///< the one before, to which sums of its gradients belong
+  std::unordered_map<const Storage*, std::size_t> known_;                    ///< blocks whose memory is alive
+  std::map<const std::byte*, std::size_t> by_address_;                       ///< the same, by their first byte
+  std::vector<std::size_t> inner_;                                           ///< of these, the inner ones
+  std::size_t bytes_alive_ = 0;                                              ///< of the inner ones, when freed ones were last dropped
+  std::size_t bytes_since_ = 0;                                              ///< of those that were added since then
+  std::unordered_set<const GradientSink*> sinks_;                            ///< those of the program
+  std::size_t named_ = 0;                                                    ///< kernels before this one have their op
+  const char* in_place_ = nullptr;                                           ///< in-place op whose kernel is next, or null
+  std::map<std::pair<const void*, std::int64_t>, const char*> collectives_;  ///< those that have not ended: group and number, and name
+  std::vector<std::string> modules_;  ///< whose forward recorded the nodes of backward functions that run
+  std::string latest_;                ///< the one before, to which sums of its gradients belong
   ModuleNames unnamed_;
   std::optional<ScopedValue<const ModuleNames*>> names_;  ///< with which nodes note their modules
 };

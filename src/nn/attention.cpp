@@ -104,7 +104,7 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const Tensor& memory, const 
 }
 
 KvCache::KvCache(std::int64_t batch, std::int64_t capacity, std::size_t layers, Device device, std::int64_t memory_capacity)
-    : capacity_(capacity), memory_capacity_(memory_capacity), layers_(layers) {
+    : capacity_(capacity), memory_capacity_(memory_capacity), stays_(device != cpu), layers_(layers) {
   if (batch < 1 || capacity < 1) fail("KvCache", fmt::format("expected sizes >= 1 but got {} rows of {} tokens", batch, capacity));
   if (memory_capacity < 0) fail("KvCache", fmt::format("expected a memory_capacity >= 0 but got {}", memory_capacity));
   lengths = all_lengths_ = zeros({batch}, DType::i64, device);
@@ -114,7 +114,11 @@ void KvCache::restart(std::int64_t batch, std::int64_t memory_used) {
   if (batch < 1) fail("KvCache", fmt::format("expected one row or more but got {}", batch));
   if (memory_used < 0 || memory_used > memory_capacity_)
     fail("KvCache", fmt::format("expected memory_used in [0, {}], the memories' capacity, but got {}", memory_capacity_, memory_used));
-  if (batch > reserved()) *this = KvCache(batch, capacity_, layers_.size(), lengths.device(), memory_capacity_);
+  if (batch > reserved()) {
+    const bool stays = stays_;
+    *this = KvCache(batch, capacity_, layers_.size(), lengths.device(), memory_capacity_);
+    stays_ = stays;
+  }
   const NoGrad unrecorded;
   memory_used_ = memory_used;
   lengths = slice(all_lengths_, 0, 0, batch);
@@ -124,12 +128,17 @@ void KvCache::restart(std::int64_t batch, std::int64_t memory_used) {
 
 Tensor KvCache::in_use(const Tensor& all) const { return all.defined() ? slice(all, 0, 0, batch()) : all; }
 
-// Note [Cache slots]: a slot holds a token's keys and values. On a GPU all slots are allocated at once, at addresses that a captured step
-// keeps. On the CPU there are as many as the longest row needs, and 1.5 times as many each time that they are full: sentences of a tenth of
-// the capacity would otherwise pay for unused pages. An odd number of slots keeps the rows of a batch from mapping to the same cache sets.
-static std::int64_t slots_for(std::int64_t tokens, std::int64_t capacity, Device device) {
-  if (device != cpu) return capacity;
-  return std::min(capacity, (tokens + tokens / 2 + 16) | 1);
+void KvCache::stay() {
+  stays_ = true;
+  grow(capacity_);
+}
+
+// Note [Cache slots]: a slot holds a token's keys and values. On a GPU, and in a cache that stays, all slots are allocated at once, at
+// addresses that a captured or compiled step keeps. Else there are as many as the longest row needs, and 1.5 times as many each time that
+// they are full: sentences of a tenth of the capacity would otherwise pay for unused pages. An odd number of slots keeps the rows of a
+// batch from mapping to the same cache sets.
+std::int64_t KvCache::slots_for(std::int64_t tokens) const {
+  return stays_ ? capacity_ : std::min(capacity_, (tokens + tokens / 2 + 16) | 1);
 }
 
 void KvCache::keep(Tensor& all, const Tensor& x, std::int64_t tokens) {
@@ -158,7 +167,7 @@ void KvCache::begin(const Tensor& ids) {
   }
   positions_ = unsqueeze(lengths, 1);
   seen_ = lengths + 1;
-  if (ids.device() == cpu) {
+  if (!stays_) {
     const std::int64_t longest = max(lengths).item<std::int64_t>();
     if (longest >= capacity_)
       fail("KvCache", fmt::format("expected rows of fewer tokens than the cache's capacity, {}, but one is full", capacity_));
@@ -181,7 +190,7 @@ void KvCache::grow(std::int64_t tokens) {
     Tensor& all = layer.keys_values;
     if (!all.defined() || all.size(1) >= tokens) continue;
     Shape shape = all.shape();
-    shape[1] = slots_for(tokens, capacity_, all.device());
+    shape[1] = slots_for(tokens);
     const Tensor wider = zeros(shape, all.dtype(), all.device());
     copy_(slice(wider, 1, 0, all.size(1)), all);
     all = wider;
@@ -255,7 +264,7 @@ Tensor LayerCache::append(const Tensor& keys_values) const {
   Tensor& cached = cache_->layers_[layer_].keys_values;
   const Shape& s = keys_values.shape();
   if (cache_->empty()) {
-    const std::int64_t enough = slots_for(s[1], cache_->capacity_, keys_values.device());
+    const std::int64_t enough = cache_->slots_for(s[1]);
     cache_->keep(cached, keys_values, cached.defined() ? std::max(enough, cached.size(1)) : enough);
     return keys_values;
   }

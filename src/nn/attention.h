@@ -37,8 +37,8 @@ class LayerCache {
 /// one more token without reading the earlier ones again. A model's first call with a cache reads any number of tokens, each later call one
 /// token per row. If rows were padded to one length, copy_ their actual lengths into `lengths` after the first call: later tokens then
 /// overwrite the padding; mixers need them as the mask's key_lengths in that call. Copies of a cache share its memory. On a GPU the memory
-/// does not move as long as the number of rows does not grow, so that a captured step (CapturedStep) stays valid, also from text to text
-/// with `restart`. On the CPU it grows with the longest row.
+/// does not move as long as the number of rows does not grow, so that a captured or compiled step (CapturedStep, compile()) stays valid,
+/// also from text to text with `restart`. On the CPU it grows with the longest row, unless it is told to stay.
 class KvCache {
  public:
   KvCache() = default;
@@ -56,6 +56,8 @@ class KvCache {
   std::int64_t reserved() const { return all_lengths_.size(0); }
   /// True if no token has been read.
   bool empty() const { return empty_; }
+  /// On the CPU: allocates the memory of all tokens at once, as on a GPU, so that it does not move and a step can be compiled.
+  void stay();
   /// Drops all tokens and memories, for a new text of `batch` rows, whose memories have at most `memory_used` tokens, which are all that
   /// `select` copies; 0: their whole capacity. Throws Error for a batch below 1, and for memory_used outside [0, memory_capacity].
   void restart(std::int64_t batch, std::int64_t memory_used = 0);
@@ -90,6 +92,7 @@ class KvCache {
   };
   /// Number of tokens of a row that memory is allocated for; grow() allocates for at least `tokens`: Note [Cache slots].
   std::int64_t slots() const;
+  std::int64_t slots_for(std::int64_t tokens) const;  ///< number to allocate
   void grow(std::int64_t tokens);
   /// The rows of `all` that are in use, which are the first.
   Tensor in_use(const Tensor& all) const;
@@ -97,7 +100,7 @@ class KvCache {
   void keep(Tensor& all, const Tensor& x, std::int64_t tokens);
 
   std::int64_t capacity_ = 0, memory_capacity_ = 0, memory_used_ = 0;
-  bool empty_ = true;
+  bool empty_ = true, stays_ = false;
   Tensor all_lengths_;  ///< (R) for R reserved rows; `lengths` is the part in use
   std::vector<Layer> layers_;
   AttentionMask memory_mask_;  ///< with tensors of R rows

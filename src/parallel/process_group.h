@@ -1,9 +1,14 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "parallel/store.h"
 #include "tensor/tensor.h"
+
+namespace tern::kernels {
+enum class CollectiveKind : std::uint8_t;
+}
 
 namespace tern::parallel {
 
@@ -51,14 +56,14 @@ struct GroupOptions {
 ///
 /// Tensors have to be contiguous, on the group's device, and of f32, f64, bf16, f16, i32, i64 or u8. Sums of 16 bits are rounded at each
 /// step between ranks. Results are bitwise equal on all ranks and, for a given number of ranks, in every run. Collectives are asynchronous:
-/// they run on a thread or a stream of the group, in the order of the calls. A CapturedStep captures those of a GPU; it has to be destroyed
-/// before its group.
+/// they run on a thread or a stream of the group, in the order of the calls. A CapturedStep captures those of a GPU, and a compiled
+/// function has them in its programs: it has to be destroyed before its group.
 ///
 /// If a rank ends, or does not answer within the timeout, this and every later collective is an Error on all other ranks; on a GPU also
 /// every wait for the device and every launch of a graph (Note [Collectives on a GPU]).
 class ProcessGroup {
  public:
-  virtual ~ProcessGroup() = default;
+  virtual ~ProcessGroup();
   int rank() const { return rank_; }         ///< rank of this process, from 0
   int size() const { return size_; }         ///< number of processes
   Device device() const { return device_; }  ///< device of the collectives' tensors
@@ -77,7 +82,9 @@ class ProcessGroup {
   void barrier();
 
  protected:
-  ProcessGroup(int rank, int size, Device device) : rank_(rank), size_(size), device_(device) {}  ///< for engines
+  ProcessGroup(int rank, int size, Device device);  ///< for engines
+  /// For an engine's destructor: ends what nobody has waited for.
+  void end_all();
   /// An engine's all_reduce. Here and below the tensors have been checked.
   virtual Work start_all_reduce(const Tensor& x, ReduceOp op) = 0;
   virtual Work start_broadcast(const Tensor& x, int root) = 0;  ///< an engine's broadcast
@@ -87,11 +94,17 @@ class ProcessGroup {
   virtual void wait_for_all() = 0;                                      ///< an engine's barrier
 
  private:
+  struct Collectives;
+  class Begun;
+
   void check(const char* op, const Tensor& x) const;
   void check_parts(const char* op, const Tensor& part, const Tensor& whole) const;
+  Work begin(kernels::CollectiveKind kind, std::int64_t how, const Tensor& y, const Tensor& x);
+  Work start(kernels::CollectiveKind kind, std::int64_t how, const Tensor& y, const Tensor& x);
 
   int rank_, size_;
   Device device_;
+  std::shared_ptr<Collectives> collectives_;  ///< shared with programs
 };
 
 /// True if this build has the engine for groups on such devices.

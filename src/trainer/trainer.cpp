@@ -57,7 +57,6 @@ Trainer::Trainer(nn::Module& model, Task task, TrainerOptions options, Run& run)
         apply();
         return result;
       })) {
-  if (ranks_ && options_.compile) fail("Trainer", fmt::format("expected one process to compile updates but got {}", ranks_->size()));
   set_precision(model_, options_.precision);
   if (ranks_) parallel_ = ranks_->parallel(model_);
   if (options_.ema > 0)
@@ -281,7 +280,7 @@ void Trainer::report_programs() const {
   if (!options_.compile) return;
   std::size_t programs = 0;
   std::int64_t runs = 0;
-  for (const Step* step : {&whole_step_, &first_step_, &next_step_, &apply_step_})
+  for (const Step* step : {&whole_step_, &first_step_, &next_step_, &last_step_, &apply_step_})
     programs += step->compiled()->programs(), runs += step->compiled()->runs();
   write_output(fmt::format("compiled {} program{}, which ran {} times in {} updates\n", programs, programs == 1 ? "" : "s", runs,
                            update_ - session_update_));
@@ -295,8 +294,9 @@ void Trainer::run_rounds() {
       first_update_ = update_;
     }
     run_round();
-    const bool is_due = every == 0 && (!saved_ || seconds_now() - saved_at_ >= min_interval_ratio * save_seconds_);
-    if (run_.is_written() && saved_ != update_ && (is_last_round() || is_due)) save_checkpoint();
+    std::vector<double> is_due{every == 0 && (!saved_ || seconds_now() - saved_at_ >= min_interval_ratio * save_seconds_) ? 1.0 : 0.0};
+    if (ranks_) ranks_->broadcast(is_due);  // clocks differ, and all ranks gather what is sharded
+    if (run_.is_written() && saved_ != update_ && (is_last_round() || is_due[0] != 0)) save_checkpoint();
 
     optimizer_->gather_masters();
     Validation validation;

@@ -93,7 +93,7 @@ struct TrainerOptions {
   bool shows_progress = true;                                 ///< a status line on stderr; trainings in several threads have none
   bool may_end_early = false;                                 ///< a validation may be enough: the time left is an upper bound
   std::int64_t profile = 0;                                   ///< updates to profile after the first ones; 0: none
-  bool compile = false;                                       ///< updates are compiled: see compile(); for a single process
+  bool compile = false;                                       ///< updates are compiled: see compile(); not with sharded gradients
 };
 
 /// A training: updates, each a captured or compiled step, epochs with their validations, the best model, checkpoints, logs, progress,

@@ -1,6 +1,7 @@
 // Reading with a cache is reading all at once.
 #include "backend/memory.h"
 #include "nn/fixture.h"
+#include "nn/small_decoder.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/pointwise.h"
@@ -12,16 +13,7 @@ using namespace tern;
 
 namespace {
 
-constexpr std::int64_t vocab = 29, length = 12;
-
-nn::DecoderLM model_of(nn::DecoderLMOptions options, Device device) {
-  manual_seed(4);
-  options.vocab = vocab, options.length = length, options.width = 24, options.layers = 2, options.heads = 6, options.ff = 16;
-  nn::DecoderLM model(options);
-  nn::to(model, device);
-  model.eval();
-  return model;
-}
+constexpr std::int64_t vocab = test::small_vocab, length = 12;
 
 Tensor some_ids(std::int64_t batch, std::int64_t count, Device device) {
   std::vector<std::int64_t> ids;
@@ -31,7 +23,7 @@ Tensor some_ids(std::int64_t batch, std::int64_t count, Device device) {
 
 void check_model(const nn::DecoderLMOptions& options, Device device) {
   const NoGrad unrecorded;
-  nn::DecoderLM model = model_of(options, device);
+  nn::DecoderLM model = test::small_decoder(options, length, device);
   const Tensor ids = some_ids(3, length, device), expected = model.hidden(ids);
   const std::int64_t first = 5;
   nn::KvCache cache = model.cache(3, length);
@@ -68,7 +60,7 @@ TEST_CASE("A model on a GPU that reads token by token with a cache gives what it
 TEST_CASE("Rows of a cache may have different lengths") {
   const NoGrad unrecorded;
   for (const nn::Positions positions : {nn::Positions::learned, nn::Positions::rotary}) {
-    const nn::DecoderLM model = model_of({.positions = positions}, cpu);
+    const nn::DecoderLM model = test::small_decoder({.positions = positions}, length, cpu);
     const Tensor ids = some_ids(2, length, cpu), expected = model.hidden(ids);
     nn::KvCache cache = model.cache(2, length);
     model.hidden(slice(ids, 1, 0, 7), {.causal = true}, {}, &cache);
@@ -108,7 +100,7 @@ TEST_CASE("A cache on the CPU grows with its longest row, and then stays") {
 
 TEST_CASE("Rows of a cache can be selected") {
   const NoGrad unrecorded;
-  const nn::DecoderLM model = model_of({}, cpu);
+  const nn::DecoderLM model = test::small_decoder({}, length, cpu);
   const Tensor ids = some_ids(3, 6, cpu);
   for (const std::vector<std::int64_t>& picked : {std::vector<std::int64_t>{2, 0, 0}, {1}, {2, 2, 1, 0}}) {
     const Tensor rows = Tensor::from(picked, {static_cast<std::int64_t>(picked.size())});
@@ -142,7 +134,7 @@ TEST_CASE("Cross attention keeps the keys and values of its memory") {
 
 TEST_CASE("A cache refuses what it has no place for") {
   const NoGrad unrecorded;
-  const nn::DecoderLM model = model_of({}, cpu);
+  const nn::DecoderLM model = test::small_decoder({}, length, cpu);
   CHECK_THROWS_WITH(model.cache(1, length + 1), "[DecoderLM] expected a cache of at most 12 tokens, the model's length, but got 13");
   CHECK_THROWS_WITH(model.cache(0, 3), "[KvCache] expected sizes >= 1 but got 0 rows of 3 tokens");
   nn::KvCache cache = model.cache(2, 3);

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -168,6 +169,29 @@ TEST_CASE("Collectives run in the order of the calls, beside the thread, and hol
     Work none;
     none.wait();
     if (!none.is_done() || !works[0].is_done()) throw Error("a work that is done says it is not");
+  }));
+}
+
+TEST_CASE("A thread may wait for collectives while another begins more") {
+  check_none(run_ranks(2, [](Rank& rank) {
+    constexpr int count = 1000;
+    std::vector<Work> works(count);
+    std::atomic<int> begun = 0;
+    std::thread waiting([&] {
+      for (int i = 0; i < count; ++i) {
+        while (begun <= i) std::this_thread::yield();
+        works[static_cast<std::size_t>(i)].wait();
+      }
+    });
+    std::vector<Tensor> sums;
+    for (int i = 0; i < count; ++i) {
+      sums.push_back(full({3}, i));
+      works[static_cast<std::size_t>(i)] = rank.group->all_reduce(sums.back());
+      ++begun;
+    }
+    waiting.join();
+    for (int i = 0; i < count; ++i)
+      if (sums[static_cast<std::size_t>(i)].to_vector<float>()[2] != static_cast<float>(2 * i)) throw Error("a sum is wrong");
   }));
 }
 

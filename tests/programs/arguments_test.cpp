@@ -46,10 +46,9 @@ TEST_CASE("A mistake in a command is one line, and leaves nothing behind") {
                             {"hardcoded --vocab 10", "expected both or neither"},
                             {"plot OUT/sweep.csv", "could not be read"},
                             {"plot", "csv is required"}});
-  check_refusals(
-      bencher,
-      {{"",
-        "expected a subcommand (step, compile, rules, loops, memory, ops, attention, mixers, conv1d, count, comm, accounting, report)"}});
+  check_refusals(bencher, {{"",
+                            "expected a subcommand (step, compile, rules, loops, grade, memory, ops, attention, mixers, conv1d, count, "
+                            "comm, accounting, report)"}});
 }
 
 TEST_CASE("Help that cannot be written is an error") {

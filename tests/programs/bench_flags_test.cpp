@@ -313,7 +313,8 @@ FlagTable step() {
            {"--precision tf32x3", "--precision tf32x3: "},
            {"--profile 2", "--profile: expected --out"},
            {"--compile --capture", "--capture: a GPU's graph is a part of --compile; leave --capture out"},
-           {"--compile --ranks 2", "--compile: a program has no collectives, which 2 processes need; leave it out, or take --capture"},
+           {"--compile --ranks 2 --shard gradients",
+            "--compile: the memory of sharded gradients is at other addresses in each step; leave it out, or take --shard optimizer"},
            {"--json OUT/no/x", "could not be opened"},
            {"--ranks 2 --json OUT/no/x", "--json "}}};
 }

@@ -197,18 +197,42 @@ TEST_CASE("tern-translate train --gradient-sync --bucket-size-mb --shard --rank-
   CHECK(contains(refused.err, "--shard optimizer: a process has the masters"));
 }
 
-TEST_CASE("Several processes have no compiled updates, and say so before they train") {
+TEST_CASE("Ranks that gather sharded moments for checkpoints do so at the same updates, whatever their clocks say") {
+  const TempDirectory directory;
+  done(on_ranks(2, recall,
+                recall_training(directory / "run", {"--epochs", "120", "--layers", "1", "--dropout", "0", "--branch-dropout", "0",
+                                                    "--valid-examples", "2", "--test-examples", "2", "--shard", "optimizer"})));
+}
+
+TEST_CASE("Compiled updates of several processes have the losses of those as written, unless gradients are sharded") {
   const TempDirectory directory;
   write_corpus(directory / "data");
-  for (const bool is_recall : {true, false}) {
-    const fs::path out = directory / (is_recall ? "recall" : "translate");
-    const Result refused = is_recall ? on_ranks(2, recall, recall_training(out, {"--compile"}))
-                                     : on_ranks(2, translate, translate_training(directory / "data", out, {"--compile"}));
-    INFO(refused.err);
+  const auto trained = [&](int count, const std::string& program, const std::string& name, const Arguments& more) {
+    const fs::path out = directory / name;
+    return program == recall ? on_ranks(count, recall, recall_training(out, more))
+                             : on_ranks(count, translate, translate_training(directory / "data", out, more));
+  };
+  for (const std::string& program : {std::string(recall), std::string(translate)})
+    for (const std::string shard : {"none", "optimizer"}) {
+      const Arguments sharded{"--shard", shard};
+      const std::string name = (program == recall ? "recall-" : "translate-") + shard;
+      done(trained(2, program, name, sharded));
+      const Result compiled = trained(2, program, name + "-compiled", with(sharded, {"--compile"}));
+      done(compiled);
+      INFO(compiled.out);
+      check_close(losses_of(directory / name), losses_of(directory / (name + "-compiled")));
+      const std::size_t at = compiled.out.find("which ran ");
+      REQUIRE(at != std::string::npos);
+      CHECK(std::stoi(compiled.out.substr(at + 10)) > 0);
+    }
+  for (const char* shard : {"gradients", "parameters"}) {
+    const Result refused = trained(2, recall, "refused", {"--compile", "--shard", shard});
     CHECK(refused.code == 2);
-    CHECK(contains(refused.err, "--compile: a program has no collectives, which 2 processes need; leave it out, or train in one"));
+    CHECK(contains(refused.err, "--compile: the memory of sharded " + std::string(shard) +
+                                    " is at other addresses in each step; leave it out, or take --shard optimizer"));
     CHECK(refused.out.empty());
-    CHECK_FALSE(fs::exists(out));
+    CHECK_FALSE(fs::exists(directory / "refused"));
+    done(trained(1, recall, shard, {"--compile", "--shard", shard, "--epochs", "1"}));  // nothing for one process alone
   }
 }
 

@@ -109,6 +109,7 @@ class NcclGroup final : public ProcessGroup {
   ~NcclGroup() override {
     // A rank that is unwound by an exception takes part in no further collective.
     if (std::uncaught_exceptions() > exceptions_before_) give_up(fmt::format("rank {} has given up", rank()));
+    end_all();
     cudaSetDevice(device().index);
     while (cudaStreamQuery(stream()) == cudaErrorNotReady) std::this_thread::sleep_for(1ms);  // the watchdog bounds it
     if (aborted_.valid()) aborted_.wait_for(timeout_);
