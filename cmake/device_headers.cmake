@@ -1,8 +1,10 @@
-# Writes device_headers.cpp: the texts of the headers that generated kernels include (src/compile/generated.cpp), so that a program compiles
+# Writes device_headers.cpp: the texts of the headers that generated kernels and files of users include (src/compile/generated.cpp), so that a program compiles
 # such kernels on a machine without them.
 set(tern_device_headers
     compile/device/generated.cuh
+    compile/device/integers.h
     compile/device/standard.h
+    compile/device/user_file.h
     cuda/device/convert.cuh
     cuda/device/group.cuh
     cuda/device/indexer.cuh

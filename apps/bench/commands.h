@@ -12,8 +12,11 @@ void add_compile(CLI::App& app);
 /// `tern-bench rules`: graphs that may replace others, enumerated, fingerprinted, judged and pruned, and how often they fit the programs of
 /// `tern-bench compile`.
 void add_rules(CLI::App& app);
-/// `tern-bench loops`: a kernel's loops after each line of a schedule (study/loops): as text, proved, checked, and timed.
+/// `tern-bench loops`: a kernel's loops after each line of a schedule (study/loops): as text, proved, checked, and timed; and a search for
+/// schedules.
 void add_loops(CLI::App& app);
+/// `tern-bench grade`: a CUDA kernel of the user's own, checked against float64 and timed beside the library's.
+void add_grade(CLI::App& app);
 /// `tern-bench memory`: the memory of a forward pass and of a training step by category, as pictures, snapshots and a report.
 void add_memory(CLI::App& app);
 /// `tern-bench ops`: the time of single operators, plain and fused, beside that of a copy of as many bytes.

@@ -26,11 +26,13 @@ struct Nvrtc {
   using Program = void*;
   int (*version)(int* major, int* minor) = nullptr;
   int (*create)(Program*, const char* text, const char* name, int headers, const char* const* texts, const char* const* names) = nullptr;
+  int (*add_name)(Program, const char* expression) = nullptr;
   int (*compile)(Program, int count, const char* const* options) = nullptr;
   int (*log_size)(Program, std::size_t*) = nullptr;
   int (*log)(Program, char*) = nullptr;
   int (*code_size)(Program, std::size_t*) = nullptr;
   int (*code)(Program, char*) = nullptr;
+  int (*lowered_name)(Program, const char* expression, const char** name) = nullptr;
   int (*destroy)(Program*) = nullptr;
 
   Nvrtc() {
@@ -43,14 +45,18 @@ struct Nvrtc {
     };
     find(version, "nvrtcVersion");
     find(create, "nvrtcCreateProgram");
+    find(add_name, "nvrtcAddNameExpression");
     find(compile, "nvrtcCompileProgram");
     find(log_size, "nvrtcGetProgramLogSize");
     find(log, "nvrtcGetProgramLog");
     find(code_size, "nvrtcGetCUBINSize");
     find(code, "nvrtcGetCUBIN");
+    find(lowered_name, "nvrtcGetLoweredName");
     find(destroy, "nvrtcDestroyProgram");
   }
-  bool is_there() const { return version && create && compile && log_size && log && code_size && code && destroy; }
+  bool is_there() const {
+    return version && create && add_name && compile && log_size && log && code_size && code && lowered_name && destroy;
+  }
 };
 
 const Nvrtc& nvrtc() {
@@ -62,6 +68,60 @@ const Nvrtc& nvrtc() {
 constexpr std::array standard_headers = {"bit", "cmath", "cstddef", "cstdint", "limits", "type_traits", "cuda_bf16.h", "cuda_fp16.h"};
 
 constexpr std::array options = {"-std=c++20", "--fmad=false", "--device-as-default-execution-space", "-w"};
+
+/// The same for files of users: headers that are not missed, and options as of nvcc.
+constexpr std::array file_headers = {"cfloat", "cmath",    "cstdint", "cstdio",   "cstdlib",       "float.h",
+                                     "math.h", "stdint.h", "stdio.h", "stdlib.h", "cuda_runtime.h"};
+constexpr std::array file_options = {"-std=c++20",
+                                     "--device-as-default-execution-space",
+                                     "-w",
+                                     "--pre-include=compile/device/user_file.h",
+                                     "--include-path=/usr/local/cuda/include",
+                                     "--include-path=/usr/local/cuda/include/cccl"};
+
+/// All headers of ours, and others that have this text.
+std::vector<DeviceHeader> headers_with(std::span<const char* const> names, const char* text) {
+  std::vector<DeviceHeader> headers(device_headers().begin(), device_headers().end());
+  for (const char* name : names) headers.push_back({name, text});
+  return headers;
+}
+
+CudaFileCode run_nvrtc(const CudaFile& file, std::span<const DeviceHeader> headers, std::span<const char* const> flags,
+                       const std::string& architecture) {
+  const Nvrtc& library = nvrtc();
+  if (!library.is_there()) fail("compile", "expected libnvrtc.so, of the CUDA toolkit, on the loader's path but found none");
+  std::vector<const char*> names, texts;
+  for (const DeviceHeader& header : headers) names.push_back(header.name), texts.push_back(header.text);
+  Nvrtc::Program program = nullptr;
+  if (library.create(&program, file.text.c_str(), file.name.c_str(), static_cast<int>(names.size()), texts.data(), names.data()) != 0)
+    fail("compile", "expected NVRTC to take a program but it refused");
+  for (const std::string& kernel : file.kernels) library.add_name(program, kernel.c_str());
+  const std::string target = "--gpu-architecture=" + architecture;
+  std::vector<const char*> all_flags(flags.begin(), flags.end());
+  all_flags.push_back(target.c_str());
+  const int result = library.compile(program, static_cast<int>(all_flags.size()), all_flags.data());
+  std::string message;
+  CudaFileCode found;
+  std::size_t size = 0;
+  if (result != 0) {
+    library.log_size(program, &size);
+    message.resize(size);
+    library.log(program, message.data());
+  } else {
+    library.code_size(program, &size);
+    found.code.resize(size);
+    library.code(program, found.code.data());
+    for (const std::string& kernel : file.kernels) {
+      const char* name = "";  // of the program's
+      library.lowered_name(program, kernel.c_str(), &name);
+      found.names.emplace_back(name);
+    }
+  }
+  library.destroy(&program);
+  if (result != 0 || found.code.empty())
+    fail("compile", "expected a kernel that NVRTC compiles but got: " + message.substr(0, message.find('\n')));
+  return found;
+}
 
 using Loaded = std::shared_ptr<const backend::LoadedKernel>;
 
@@ -87,7 +147,9 @@ class Generated final : public KernelCall {
       std::memcpy(arguments.data() + i * sizeof(void*), &address, sizeof(void*));
     }
     if (!text_.draws.empty()) std::memcpy(arguments.data() + text_.draws_at, text_.draws.data(), text_.draws.size() * sizeof(PhiloxState));
-    code_->launch(text_.blocks, static_cast<unsigned>(text_.copies), text_.threads, arguments.data(), text_.operands[0].stream);
+    const void* const parameter = arguments.data();
+    code_->launch({{text_.blocks, static_cast<unsigned>(text_.copies), 1}, {text_.threads, 1, 1}}, {&parameter, 1},
+                  text_.operands[0].stream);
   }
 
  private:
@@ -106,7 +168,8 @@ LoadedCode compiled(Device device, const std::string& text, const KernelCache& c
   return with_backend(device, [&](auto dev) -> LoadedCode {
     if constexpr (requires { backend::architecture_of(dev, device); }) {
       const CudaCode found = compile_cuda(text, backend::architecture_of(dev, device), cache);
-      return {backend::load_kernel(dev, device, found.code, CudaText::name), found.was_kept};
+      const std::string name = CudaText::name;
+      return {std::move(backend::load_kernels(dev, device, found.code, {&name, 1})[0]), found.was_kept};
     } else return {};
   });
 }
@@ -116,36 +179,12 @@ LoadedCode compiled(Device device, const std::string& text, const KernelCache& c
 bool has_nvrtc() { return nvrtc().is_there(); }
 
 std::string compile_cuda(const std::string& text, const std::string& architecture) {
-  const Nvrtc& library = nvrtc();
-  if (!library.is_there()) fail("compile", "expected libnvrtc.so, of the CUDA toolkit, on the loader's path but found none");
-  std::vector<const char*> names(standard_headers.begin(), standard_headers.end());
-  std::vector<const char*> texts(names.size(), "#include \"compile/device/standard.h\"\n");
-  for (const DeviceHeader& header : device_headers()) {
-    names.push_back(header.name);
-    texts.push_back(header.text);
-  }
-  Nvrtc::Program program = nullptr;
-  if (library.create(&program, text.c_str(), "group.cu", static_cast<int>(names.size()), texts.data(), names.data()) != 0)
-    fail("compile", "expected NVRTC to take a program but it refused");
-  const std::string target = "--gpu-architecture=" + architecture;
-  std::vector<const char*> all_options(options.begin(), options.end());
-  all_options.push_back(target.c_str());
-  const int result = library.compile(program, static_cast<int>(all_options.size()), all_options.data());
-  std::string message, code;
-  std::size_t size = 0;
-  if (result != 0) {
-    library.log_size(program, &size);
-    message.resize(size);
-    library.log(program, message.data());
-  } else {
-    library.code_size(program, &size);
-    code.resize(size);
-    library.code(program, code.data());
-  }
-  library.destroy(&program);
-  if (result != 0 || code.empty())
-    fail("compile", "expected a kernel that NVRTC compiles but got: " + message.substr(0, message.find('\n')));
-  return code;
+  const auto headers = headers_with(standard_headers, "#include \"compile/device/standard.h\"\n");
+  return run_nvrtc({"group.cu", text, {}}, headers, options, architecture).code;
+}
+
+CudaFileCode compile_cuda(const CudaFile& file, const std::string& architecture) {
+  return run_nvrtc(file, headers_with(file_headers, ""), file_options, architecture);
 }
 
 std::string key_of(const std::string& text, const std::string& architecture) {

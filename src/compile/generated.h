@@ -29,6 +29,18 @@ struct CudaCode {
 CudaCode compile_cuda(const std::string& text, const std::string& architecture, const KernelCache& cache);
 /// All that the code depends on, as the cache's key: the text, those of the headers, the architecture, NVRTC and its options.
 std::string key_of(const std::string& text, const std::string& architecture);
+/// CUDA of a user's own: kernels, and functions of the device.
+struct CudaFile {
+  std::string name, text;            ///< the name is for messages
+  std::vector<std::string> kernels;  ///< as C++ names them: "softmax", "softmax<256>"
+};
+struct CudaFileCode {
+  std::string code;
+  std::vector<std::string> names;  ///< of the kernels in it
+};
+/// Its machine code. Unlike in generated kernels, a product and a sum may become one operation, as by nvcc; headers are the toolkit's, and
+/// those of C that nvcc includes unasked are there without one. Throws Error with the first message of NVRTC, which has the line.
+CudaFileCode compile_cuda(const CudaFile& file, const std::string& architecture);
 /// True if NVRTC can be loaded.
 bool has_nvrtc();
 

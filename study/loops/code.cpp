@@ -15,22 +15,19 @@ namespace study::loops {
 
 namespace {
 
-constexpr const char* cpp_prelude = R"(#include <bit>
-#include <cmath>
-#include <cstring>
-
-template <int N>
+/// It includes nothing: headers would take most of a compilation.
+constexpr const char* cpp_prelude = R"(template <int N>
 struct VecOf { typedef float type __attribute__((vector_size(4 * N))); typedef int bits __attribute__((vector_size(4 * N))); };
 template <>
 struct VecOf<1> { typedef float type; typedef int bits; };
 template <int N>
 using Vec = typename VecOf<N>::type;
 template <int N>
-static inline Vec<N> load(const float* p) { Vec<N> x; std::memcpy(&x, p, sizeof x); return x; }
+static inline Vec<N> load(const float* p) { Vec<N> x; __builtin_memcpy(&x, p, sizeof x); return x; }
 template <int N>
 static inline Vec<N> load(const float* p, long step) { Vec<N> x; for (int i = 0; i < N; ++i) x[i] = p[i * step]; return x; }
 template <int N>
-static inline void store(float* p, Vec<N> x) { std::memcpy(p, &x, sizeof x); }
+static inline void store(float* p, Vec<N> x) { __builtin_memcpy(p, &x, sizeof x); }
 template <int N>
 static inline void store(float* p, long step, Vec<N> x) { for (int i = 0; i < N; ++i) p[i * step] = x[i]; }
 template <int N>
@@ -59,11 +56,11 @@ static inline V exp_of(V x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  return std::bit_cast<V>(std::bit_cast<Bits>(p) + (std::bit_cast<Bits>(shifted) << 23));
+  return __builtin_bit_cast(V, __builtin_bit_cast(Bits, p) + (__builtin_bit_cast(Bits, shifted) << 23));
 }
 template <class V>
 static inline V tanh_of(V x) { return 1.0f - 2.0f / (exp_of(x + x) + 1.0f); }
-static inline float rsqrt_of(float x) { return 1 / std::sqrt(x); }
+static inline float rsqrt_of(float x) { return 1 / __builtin_sqrtf(x); }
 template <class V>
 static inline V rsqrt_of(V x) { for (unsigned i = 0; i < sizeof(V) / 4; ++i) x[i] = rsqrt_of(x[i]); return x; }
 )";

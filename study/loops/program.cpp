@@ -102,22 +102,67 @@ Program gelu(std::int64_t count) {
   return w.program;
 }
 
+/// Ba, Kiros & Hinton, "Layer normalization", 2016.
+Program layer_norm(std::int64_t rows, std::int64_t columns) {
+  Writer w;
+  const int x = w.tensor("x", Tensor::Kind::input, {"r", "c"}, {rows, columns}), g = w.tensor("g", Tensor::Kind::input, {"c"}, {columns}),
+            b = w.tensor("b", Tensor::Kind::input, {"c"}, {columns}), y = w.tensor("y", Tensor::Kind::output, {"r", "c"}, {rows, columns}),
+            s = w.tensor("s", Tensor::Kind::registers, {}, {}), q = w.tensor("q", Tensor::Kind::registers, {}, {});
+  const int r = w.loop("r", rows), c0 = w.loop("c", columns), c1 = w.loop("c", columns), c2 = w.loop("c", columns);
+  const Term share = w.number(1.0 / static_cast<double>(columns));
+  const auto centred = [&](int c) { return w.read(x, {r, c}) - w.read(s, {}) * share; };
+  const Term scale = call(Op::rsqrt, w.read(q, {}) * share + w.number(1e-5));
+  w.program.body = {w.nest(
+      {r},
+      {w.write(w.at(s, {}), Write::assign, w.number(0)), w.nest({c0}, {w.write(w.at(s, {}), Write::add, w.read(x, {r, c0}), {c0})}),
+       w.write(w.at(q, {}), Write::assign, w.number(0)), w.nest({c1}, {w.write(w.at(q, {}), Write::add, centred(c1) * centred(c1), {c1})}),
+       w.nest({c2}, {w.write(w.at(y, {r, c2}), Write::assign, centred(c2) * scale * w.read(g, {c2}) + w.read(b, {c2}))})})};
+  return w.program;
+}
+
+Program column_sum(std::int64_t rows, std::int64_t columns) {
+  Writer w;
+  const int x = w.tensor("x", Tensor::Kind::input, {"r", "c"}, {rows, columns}), y = w.tensor("y", Tensor::Kind::output, {"c"}, {columns});
+  const int c0 = w.loop("c", columns), c = w.loop("c", columns), r = w.loop("r", rows);
+  w.program.body = {w.nest({c0}, {w.write(w.at(y, {c0}), Write::assign, w.number(0))}),
+                    w.nest({c, r}, {w.write(w.at(y, {c}), Write::add, w.read(x, {r, c}), {r})})};
+  return w.program;
+}
+
+Program transpose(std::int64_t rows, std::int64_t columns) {
+  Writer w;
+  const int x = w.tensor("x", Tensor::Kind::input, {"r", "c"}, {rows, columns}),
+            y = w.tensor("y", Tensor::Kind::output, {"c", "r"}, {columns, rows});
+  const int r = w.loop("r", rows), c = w.loop("c", columns);
+  w.program.body = {w.nest({r, c}, {w.write(w.at(y, {c, r}), Write::assign, w.read(x, {r, c}))})};
+  return w.program;
+}
+
 struct Kernel {
   std::string axes;
   std::vector<std::int64_t> usual;
-  std::vector<std::vector<std::int64_t>> odd;
+  std::vector<std::vector<std::int64_t>> odd, several;
   Program (*make)(const std::vector<std::int64_t>&);
 };
 const std::map<std::string, Kernel>& kernels() {
+  using Sizes = std::vector<std::int64_t>;
+  static const std::vector<Sizes> odd_rows = {{1, 1}, {3, 7}, {5, 130}, {8, 256}},
+                                  rows = {{64, 96}, {48, 1000}, {1024, 128}, {300, 513}, {512, 1024}, {40, 20000}};
   static const std::map<std::string, Kernel> all = {
       {"matmul",
        {"M, N, K",
         {1024, 1024, 1024},
         {{1, 1, 1}, {1, 5, 3}, {33, 65, 17}, {64, 32, 48}},
-        [](const auto& s) { return matmul(s[0], s[1], s[2]); }}},
-      {"softmax", {"R, C", {8192, 1024}, {{1, 1}, {3, 7}, {5, 130}, {8, 256}}, [](const auto& s) { return softmax(s[0], s[1]); }}},
-      {"rms_norm", {"R, C", {8192, 1024}, {{1, 1}, {3, 7}, {5, 130}, {8, 256}}, [](const auto& s) { return rms_norm(s[0], s[1]); }}},
-      {"gelu", {"N", {1 << 23}, {{1}, {31}, {1025}, {2048}}, [](const auto& s) { return gelu(s[0]); }}}};
+        {{64, 64, 256}, {128, 128, 128}, {64, 192, 512}, {256, 256, 256}, {512, 64, 256}, {96, 512, 128}},
+        [](const Sizes& s) { return matmul(s[0], s[1], s[2]); }}},
+      {"softmax", {"R, C", {8192, 1024}, odd_rows, rows, [](const Sizes& s) { return softmax(s[0], s[1]); }}},
+      {"rms_norm", {"R, C", {8192, 1024}, odd_rows, rows, [](const Sizes& s) { return rms_norm(s[0], s[1]); }}},
+      {"layer_norm", {"R, C", {8192, 1024}, odd_rows, rows, [](const Sizes& s) { return layer_norm(s[0], s[1]); }}},
+      {"column_sum", {"R, C", {8192, 1024}, odd_rows, rows, [](const Sizes& s) { return column_sum(s[0], s[1]); }}},
+      {"transpose", {"R, C", {8192, 1024}, odd_rows, rows, [](const Sizes& s) { return transpose(s[0], s[1]); }}},
+      {"gelu", {"N", {1 << 23}, {{1}, {31}, {1025}, {2048}}, {{4096}, {10000}, {32768}, {131072}, {300001}, {1 << 20}}, [](const Sizes& s) {
+                  return gelu(s[0]);
+                }}}};
   return all;
 }
 const Kernel& find(const std::string& name) {
@@ -226,6 +271,7 @@ Program kernel(const std::string& name, const std::vector<std::int64_t>& sizes) 
 
 std::vector<std::int64_t> usual_sizes(const std::string& name) { return find(name).usual; }
 std::vector<std::vector<std::int64_t>> odd_sizes(const std::string& name) { return find(name).odd; }
+std::vector<std::vector<std::int64_t>> several_sizes(const std::string& name) { return find(name).several; }
 
 std::string to_text(const Program& p, const Index& index) {
   std::vector<std::string> parts;

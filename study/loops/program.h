@@ -87,14 +87,15 @@ struct Program {
   std::int64_t bytes() const;  ///< of the caller's tensors, each once
 };
 
-/// Names of the kernels: matmul softmax rms_norm gelu.
+/// Names of the kernels: column_sum gelu layer_norm matmul rms_norm softmax transpose.
 std::vector<std::string> kernel_names();
-/// A kernel without a schedule, of so many sizes: matmul (M, N, K), softmax and rms_norm (R, C), gelu (N). Throws Error for another name,
-/// or other sizes.
+/// A kernel without a schedule, of so many sizes: matmul (M, N, K), gelu (N), others (R, C). Throws Error for another name, or other
+/// sizes.
 Program kernel(const std::string& name, const std::vector<std::int64_t>& sizes);
-/// Its sizes in lessons, and small odd ones, at which schedules are checked.
+/// Its sizes in lessons; small odd ones, at which schedules are checked; six others, at which schedules are timed on a CPU for a model.
 std::vector<std::int64_t> usual_sizes(const std::string& name);
 std::vector<std::vector<std::int64_t>> odd_sizes(const std::string& name);
+std::vector<std::vector<std::int64_t>> several_sizes(const std::string& name);
 
 /// The program as text, a line for each loop and statement.
 std::string to_text(const Program& program);

@@ -41,8 +41,21 @@ struct Directory {
 
 void compile(const std::filesystem::path& from, const std::filesystem::path& to, const std::filesystem::path& log) {
   const std::string source = from.string(), library = to.string();
-  std::vector<const char*> arguments = {"c++",     "-std=c++20", "-O3", "-march=native", "-w",           "-Wno-psabi",
-                                        "-shared", "-fPIC",      "-o",  library.c_str(), source.c_str(), nullptr};
+  // As the library: guarded steps of a loop can then be vectors with masks.
+  std::vector<const char*> arguments = {"c++",
+                                        "-std=c++20",
+                                        "-O3",
+                                        "-march=native",
+                                        "-fno-math-errno",
+                                        "-fno-trapping-math",
+                                        "-w",
+                                        "-Wno-psabi",
+                                        "-shared",
+                                        "-fPIC",
+                                        "-o",
+                                        library.c_str(),
+                                        source.c_str(),
+                                        nullptr};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);

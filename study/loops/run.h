@@ -6,7 +6,7 @@
 
 namespace study::loops {
 
-/// A program, compiled by `c++ -O3 -march=native` in a private temporary directory, and loaded.
+/// A program, compiled by `c++ -O3 -march=native` and the library's flags for floats in a private temporary directory, and loaded.
 class CpuKernel {
  public:
   /// Throws Error with the compiler's first line, or where there is no compiler.

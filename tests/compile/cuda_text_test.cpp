@@ -199,3 +199,18 @@ TEST_CASE("Dropout, conversions, conditions and strides have code") {
   check(kernels_of([&](const Tensor& a) { return transpose(a, 0, 1) * 2.0 + broadcast_to(slice(row, 0, 0, 33), {128, 33}); }, x));
   check(kernels_of([&](const Tensor& a) { return pow(cast(a, DType::f64), 2) + cast(a, DType::f64) * 0.1; }, slice(x, 1, 1, 100)));
 }
+
+TEST_CASE("A user's file of CUDA compiles, its kernels have their names in the code, and an error has its line") {
+  if (!compiler::has_nvrtc()) return test::skip("no NVRTC");
+  compiler::CudaFile file{"mine.cu", "", {"twice<float>", "plain", "here::inside"}};
+  file.text =
+      "#include <math.h>\ntemplate <class T> __global__ void twice(T* x) { x[0] = fmaxf(2 * x[0], -INFINITY); }\n"
+      "extern \"C\" __global__ void plain(int* x) { x[0] = 1; }\nnamespace here { __global__ void inside(int64_t* x) { x[0] = 1; } }\n";
+  for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
+    const compiler::CudaFileCode found = compiler::compile_cuda(file, architecture);
+    CHECK(found.names == std::vector<std::string>{"_Z5twiceIfEvPT_", "plain", "_ZN4here6insideEPx"});
+    for (const std::string& name : found.names) CHECK(contains(found.code, ".text." + name));
+  }
+  file.text += "__global__ void wrong(float* x) { x[0] = ; }\n";
+  CHECK(contains(message_of([&] { compiler::compile_cuda(file, "sm_80"); }), "mine.cu(5): error: expected an expression"));
+}

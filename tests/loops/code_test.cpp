@@ -81,7 +81,7 @@ TEST_CASE("CUDA of a schedule has its threads, barriers and vectors, and registe
 
 TEST_CASE("Every lesson keeps what its kernel computes, and becomes code") {
   int count = 0;
-  for (const char* name : {"matmul", "softmax"})
+  for (const std::string& name : kernel_names())
     for (const char* device : {"cpu", "gpu"})
       for (const auto& entry :
            std::filesystem::directory_iterator(std::filesystem::path(tern::test::source_directory) / "study/loops" / name / device)) {
@@ -90,10 +90,10 @@ TEST_CASE("Every lesson keeps what its kernel computes, and becomes code") {
         CHECK(check_text(name, text) < 1e-12);
         const Program p = scheduled(name, text);
         ++count;
-        if (device[0] == 'c') CHECK(run_text(name, text, 2) > 0);
+        if (device[0] == 'c') CHECK((run_text(name, text, 2) > 0) == (name != "transpose"));
         else if (tern::compiler::has_nvrtc()) CHECK_NOTHROW(tern::compiler::compile_cuda(cuda_text(p), "sm_90a"));
       }
-  CHECK(count == 16);
+  CHECK(count == 26);
 }
 
 TEST_CASE("NVRTC compiles the CUDA of every kernel and schedule") {

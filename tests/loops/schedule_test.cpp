@@ -64,6 +64,9 @@ TEST_CASE("A kernel without a schedule computes its formula") {
       CHECK(c[2][3 * i + j] == Approx(sum));
     }
   const Program rows = kernel("softmax", {1, 3}), norm = kernel("rms_norm", {1, 2}), curve = kernel("gelu", {2});
+  CHECK(interpret(kernel("layer_norm", {1, 2}), {{1, 5}, {1, 3}, {0, 10}, {0, 0}})[3][1] == Approx(13));
+  CHECK(interpret(kernel("column_sum", {2, 2}), {{1, 2, 3, 5}, {0, 0}})[1] == std::vector<double>{4, 7});
+  CHECK(interpret(kernel("transpose", {2, 3}), {{1, 2, 3, 4, 5, 6}, std::vector<double>(6)})[1] == std::vector<double>{1, 4, 2, 5, 3, 6});
   const std::vector<double> y = interpret(rows, {{1e4, 1e4, 1e4 + std::log(2.0)}, {0, 0, 0}})[1];
   CHECK((y[0] == Approx(0.25) && y[1] == Approx(0.25) && y[2] == Approx(0.5)));
   CHECK(interpret(norm, {{3, 4}, {1, 2}, {0, 0}})[2][1] == Approx(8 / std::sqrt(12.5)));
@@ -249,7 +252,8 @@ TEST_CASE("A line that cannot be done is refused with why") {
 }
 
 TEST_CASE("Sizes and kernels that are none are refused") {
-  CHECK(contains(message_of([] { kernel("fft", {8}); }), "expected a kernel of gelu, matmul, rms_norm, softmax but got 'fft'"));
+  CHECK(contains(message_of([] { kernel("fft", {8}); }),
+                 "expected a kernel of column_sum, gelu, layer_norm, matmul, rms_norm, softmax, transpose but got 'fft'"));
   CHECK(contains(message_of([] { kernel("matmul", {8}); }), "expected sizes (M, N, K)"));
   CHECK(contains(message_of([] { kernel("gelu", {0}); }), "each from 1 to 2^28"));
   CHECK(contains(message_of([] { kernel("softmax", {1 << 20, 1 << 20}); }), "expected at most 2^28 elements"));

@@ -27,6 +27,8 @@ const std::map<std::string, std::string> without_effect = {
     {"tern-bench compile --seconds", "how long is measured, and not what"},
     {"tern-bench rules --threads", "the rules do not depend on the number of threads"},
     {"tern-bench loops --seconds", "how long is measured, and not what"},
+    {"tern-bench grade --seconds", "how long is measured, and not what"},
+    {"tern-bench grade --threads", "of the reference alone, which does not depend on their number"},
     {"tern-bench ops --seconds", "how long is measured, and not what"},
     {"tern-bench attention --seconds", "how long is measured, and not what"},
     {"tern-bench attention --precision", "of products on a GPU alone; ops/attention_cuda_test"},
@@ -58,7 +60,8 @@ std::set<std::string> options_in_help() {
 /// Those that the tables have a row for, and those that the names of this program's cases begin with, which may go on over several lines.
 std::set<std::string> tested_options() {
   std::set<std::string> options;
-  std::vector<FlagTable> tables{translate_train(), recall_train(), lm_train(), compile_table(), loops_table(), mixers_table()};
+  std::vector<FlagTable> tables{translate_train(), recall_train(), lm_train(),    compile_table(),
+                                loops_table(),     grade_table(),  mixers_table()};
   for (const auto& more : {recall_tables(), bench_tables(), comm_tables()}) tables.insert(tables.end(), more.begin(), more.end());
   const std::regex flag("(?:^| )(--[a-z0-9-]+)");
   for (const FlagTable& table : tables) {

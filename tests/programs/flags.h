@@ -117,6 +117,7 @@ const std::vector<FlagTable>& recall_tables();
 const std::vector<FlagTable>& bench_tables();
 const FlagTable& compile_table();
 const FlagTable& loops_table();
+const FlagTable& grade_table();
 const FlagTable& mixers_table();
 const std::vector<FlagTable>& comm_tables();
 

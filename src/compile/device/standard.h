@@ -1,13 +1,8 @@
 #pragma once
 // Names of the C++ standard library and of the toolkit's headers that generated kernels, and the headers that they include, need. NVRTC
 // gets this under the names of those headers, so that a user's machine needs none of them.
+#include "compile/device/integers.h"
 #define INFINITY __builtin_bit_cast(float, 0x7f800000u)
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned uint32_t;
 typedef long int64_t;
 typedef unsigned long uint64_t;
 typedef long intptr_t;

@@ -6,28 +6,26 @@ namespace tern::gpu {
 
 namespace {
 
+using Library = std::shared_ptr<std::remove_pointer_t<cudaLibrary_t>>;
+
 class LibraryKernel final : public backend::LoadedKernel {
  public:
-  LibraryKernel(std::string_view code, const char* name) {
-    check(cudaLibraryLoadData(&library_, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cudaLibraryLoadData");
-    if (const cudaError_t result = cudaLibraryGetKernel(&kernel_, library_, name); result != cudaSuccess) {
-      cudaLibraryUnload(library_);
-      check(result, "cudaLibraryGetKernel");
-    }
+  LibraryKernel(Library library, const char* name) : library_(std::move(library)) {
+    check(cudaLibraryGetKernel(&kernel_, library_.get(), name), "cudaLibraryGetKernel");
   }
-  ~LibraryKernel() override { cudaLibraryUnload(library_); }
-  LibraryKernel(const LibraryKernel&) = delete;
-  LibraryKernel& operator=(const LibraryKernel&) = delete;
 
-  void launch(unsigned blocks, unsigned rows, unsigned threads, const void* arguments, Stream stream) const override {
+  void launch(const backend::LaunchSize& size, std::span<const void* const> parameters, Stream stream) const override {
     use(stream);
-    void* parameters[] = {const_cast<void*>(arguments)};
-    const cudaLaunchConfig_t config{dim3(blocks, rows), dim3(threads), 0, handle(stream), nullptr, 0};
-    check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel_), parameters), "launch");
+    const void* const kernel = reinterpret_cast<const void*>(kernel_);
+    allow_shared(kernel, size.shared);
+    const auto& [grid, block, shared] = size;
+    const cudaLaunchConfig_t config{
+        dim3(grid[0], grid[1], grid[2]), dim3(block[0], block[1], block[2]), shared, handle(stream), nullptr, 0};
+    check(cudaLaunchKernelExC(&config, kernel, const_cast<void**>(parameters.data())), "launch");
   }
 
  private:
-  cudaLibrary_t library_{};
+  Library library_;
   cudaKernel_t kernel_{};
 };
 
@@ -36,9 +34,14 @@ class LibraryKernel final : public backend::LoadedKernel {
 
 namespace tern::backend {
 
-std::unique_ptr<LoadedKernel> load_kernel(Cuda, Device device, std::string_view code, const char* name) {
+std::vector<std::unique_ptr<LoadedKernel>> load_kernels(Cuda, Device device, std::string_view code, std::span<const std::string> names) {
   gpu::use({device});
-  return std::make_unique<gpu::LibraryKernel>(code, name);
+  cudaLibrary_t loaded{};
+  gpu::check(cudaLibraryLoadData(&loaded, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cudaLibraryLoadData");
+  const gpu::Library library(loaded, cudaLibraryUnload);
+  std::vector<std::unique_ptr<LoadedKernel>> kernels;
+  for (const std::string& name : names) kernels.push_back(std::make_unique<gpu::LibraryKernel>(library, name.c_str()));
+  return kernels;
 }
 
 std::string architecture_of(Cuda, Device device) {

@@ -1,0 +1,8 @@
+#pragma once
+// Integers of <cstdint> up to 32 bits.
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned uint32_t;
