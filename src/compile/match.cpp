@@ -1,6 +1,7 @@
 #include "compile/match.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "compile/trace.h"
 
@@ -51,6 +52,24 @@ Pattern::Pattern(const std::function<Tensors(const Tensors&)>& f, const Tensors&
   };
   for (const Tensor& x : program_.inputs()) arguments_.push_back(block_of(x));
   for (const Tensor& x : program_.results()) results_.push_back(block_of(x));
+  order_calls();
+}
+
+void Pattern::order_calls() {
+  std::vector<bool> is_known(program_.blocks().size());
+  std::vector<std::size_t> rest(size());
+  std::iota(rest.begin(), rest.end(), std::size_t{0});
+  const auto is_joined = [&](std::size_t call) {
+    return std::ranges::any_of(calls()[call].places,
+                               [&](const Call::Place& place) { return place.block != Call::Place::none && is_known[place.block]; });
+  };
+  while (!rest.empty()) {
+    const auto joined = std::ranges::find_if(rest, is_joined), next = joined == rest.end() ? rest.begin() : joined;
+    for (const Call::Place& place : calls()[*next].places)
+      if (place.block != Call::Place::none) is_known[place.block] = true;
+    order_.push_back(*next);
+    rest.erase(next);
+  }
 }
 
 std::size_t Pattern::writer(std::size_t block) const {
@@ -68,10 +87,10 @@ struct Pattern::Search {
   Match match;
   bool has_draws = false;
 
-  /// The rest of the pattern, from a call on.
+  /// The rest of the pattern, from a call of its order on.
   bool finds(std::size_t at) {
     if (at == pattern.size()) return true;
-    const Call& call = pattern.program_.calls()[at];
+    const Call& call = pattern.calls()[pattern.order_[at]];
     for (const Call::Place& place : call.places) {
       if (place.block == Call::Place::none || match.bindings[place.block].block == Call::Place::none) continue;
       for (const std::size_t candidate : uses[match.bindings[place.block].block])
@@ -86,8 +105,8 @@ struct Pattern::Search {
     if (std::find(match.calls.begin(), match.calls.end(), candidate) != match.calls.end()) return false;
     const Match before = match;
     const bool had_draws = has_draws;
-    match.calls.push_back(candidate);
-    if (fits(pattern.program_.calls()[at], calls[candidate]) && finds(at + 1)) return true;
+    match.calls[pattern.order_[at]] = candidate;
+    if (fits(pattern.calls()[pattern.order_[at]], calls[candidate]) && finds(at + 1)) return true;
     match = before;
     has_draws = had_draws;
     return false;
@@ -135,6 +154,7 @@ std::optional<Match> Pattern::match(const std::vector<Call>& calls, const std::v
                                     std::size_t first) const {
   Search search{*this, calls, uses, {}, false};
   search.match.bindings.resize(program_.blocks().size());
+  search.match.calls.resize(size(), calls.size());
   if (!search.tries(0, first)) return std::nullopt;
   return std::move(search.match);
 }

@@ -21,7 +21,7 @@ struct Match {
     View view;  ///< of the program, with the dimensions that were asked for
     Call::Place place;
   };
-  std::vector<std::size_t> calls;              ///< of the program, in the order of the pattern
+  std::vector<std::size_t> calls;              ///< of the program, for each of the pattern's
   std::map<double, double> numbers;            ///< for the free ones
   std::map<std::int64_t, std::int64_t> sizes;  ///< for the pattern's primes
   PhiloxState draws;                           ///< of its random numbers, if it has any
@@ -58,8 +58,10 @@ class Pattern {
 
  private:
   struct Search;
+  void order_calls();
 
   Program program_;
+  std::vector<std::size_t> order_;  ///< of calls, each with a block of those before it
   std::vector<double> free_;
   std::vector<std::size_t> arguments_, results_;
 };

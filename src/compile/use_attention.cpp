@@ -6,6 +6,8 @@
 #include "autodiff/engine.h"
 #include "compile/match.h"
 #include "compile/rewrite.h"
+#include "ops/attention.h"
+#include "ops/autocast.h"
 #include "ops/factory.h"
 #include "ops/kernels/attention.h"
 #include "ops/kernels/copy.h"
@@ -22,23 +24,50 @@ namespace tern::compiler {
 
 namespace {
 
-/// How attention is written in ops.
+/// The members of an AttentionMask that are set.
+struct MaskOfOp {
+  bool causal = false, window = false, padding = false, prefix = false, key_lengths = false;
+  bool operator==(const MaskOfOp&) const = default;
+};
+
+/// How attention is written in ops: by a user, or by scaled_dot_product_attention() itself under plain kernels.
 struct Spelling {
   enum class Scale : std::uint8_t { none, times, divided } scale = Scale::none;
   enum class Mask : std::uint8_t { none, added, visible, hidden } mask = Mask::none;
-  bool is_cast = false;  ///< scores are f32 between products of 16 bits
+  std::optional<MaskOfOp> op = {};  ///< its mask, with which it makes all the rest
+  bool is_grouped = false;          ///< several heads of q share one of k and v
+  bool is_cast = false;             ///< scores are f32 between products of 16 bits
   bool is_softmax = false, has_dropout = false, has_gradient = false;
   bool operator==(const Spelling&) const = default;
 };
 
 // Sizes and numbers of the patterns: Note [Patterns].
-constexpr std::int64_t batch = 2, heads = 3, queries = 5, keys = 7, head_dim = 11;
-constexpr double scale = 0.37109375, p = 0.28125;
+constexpr std::int64_t batch = 2, heads = 3, group = 17, queries = 5, keys = 23, head_dim = 11, window = 13;
+constexpr double scale = 0.37109375, p = 0.28125, past = keys - queries;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+enum Argument : std::size_t { q_in, k_in, v_in, mask_in, g_in, padding_in, prefix_in, key_lengths_in };
+enum Result : std::size_t { y_out, dq_out, dk_out, dv_out };
+
+/// The op of q (B, H, T, D) or (B, H, G, T, D), k and v (B, H, S, D), and of the function's arguments.
+Tensor op_itself(const Spelling& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensors& in) {
+  std::optional<Autocast> autocast;
+  if (s.is_cast) autocast.emplace(q.dtype());
+  AttentionParams params{.scale = scale, .dropout = s.has_dropout ? p : 0, .training = true};
+  params.mask.causal = s.op->causal;
+  if (s.op->window) params.mask.window = window;
+  if (s.op->padding) params.mask.padding = in[padding_in];
+  if (s.op->prefix) params.mask.prefix = in[prefix_in];
+  if (s.op->key_lengths) params.mask.key_lengths = in[key_lengths_in];
+  const Tensor rows = s.is_grouped ? reshape(permute(q, {0, 3, 1, 2, 4}), {batch, queries, heads * group, head_dim}) : transpose(q, 1, 2);
+  return transpose(scaled_dot_product_attention(rows, transpose(k, 1, 2), transpose(v, 1, 2), params), 1, 2);
+}
+
 /// Attention of q (B, H, T, D), k and v (B, H, S, D) with a mask that broadcasts to (B, H, T, S), as it is spelled.
-Tensor written(const Spelling& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) {
+Tensor written(const Spelling& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensors& in) {
+  if (s.op) return op_itself(s, q, k, v, in);
+  const Tensor& mask = in[mask_in];
   Tensor x = matmul(q, transpose(k, -2, -1));
   if (s.is_cast) x = cast(x, DType::f32);
   if (s.scale == Spelling::Scale::times) x = x * scale;
@@ -57,25 +86,26 @@ Tensor written(const Spelling& s, const Tensor& q, const Tensor& k, const Tensor
   return matmul(x, v);
 }
 
-enum Argument : std::size_t { q_in, k_in, v_in, mask_in, g_in };
-enum Result : std::size_t { y_out, dq_out, dk_out, dv_out };
-
 Pattern pattern_of(const Spelling& s, DType dtype, Device device) {
   const ScopedValue<bool> with_gradients(context().grad, true);
   const auto f = [&](const Tensors& in) -> Tensors {
     Tensors heads_of;
     for (const Argument i : {q_in, k_in, v_in}) heads_of.push_back(in[i].detach().set_requires_grad());
-    const Tensor y = written(s, heads_of[0], heads_of[1], heads_of[2], in[mask_in]);
+    const Tensor y = written(s, heads_of[0], heads_of[1], heads_of[2], in);
     if (!s.has_gradient) return {y};
     const Tensors gradients = grad({y}, heads_of, {in[g_in]});
     return {y, gradients[0], gradients[1], gradients[2]};
   };
   const auto of = [&](std::int64_t rows, std::int64_t columns, DType type) { return zeros({batch, heads, rows, columns}, type, device); };
+  const Shape grouped{batch, heads, group, queries, head_dim}, result{batch, heads * group, queries, head_dim};
   const DType mask = s.mask == Spelling::Mask::added ? s.is_cast ? DType::f32 : dtype : DType::boolean;
-  return Pattern(f,
-                 {of(queries, head_dim, dtype), of(keys, head_dim, dtype), of(keys, head_dim, dtype), of(queries, keys, mask),
-                  of(queries, head_dim, dtype)},
-                 {scale, p});
+  return Pattern(
+      f,
+      {s.is_grouped ? zeros(grouped, dtype, device) : of(queries, head_dim, dtype), of(keys, head_dim, dtype), of(keys, head_dim, dtype),
+       of(queries, keys, mask), s.is_grouped ? zeros(result, dtype, device) : of(queries, head_dim, dtype),
+       zeros({batch, keys}, dtype == DType::f64 ? dtype : DType::f32, device), zeros({batch}, DType::i64, device),
+       zeros({batch}, DType::i64, device)},
+      {scale, p, past, window});
 }
 
 class AttentionRule {
@@ -101,15 +131,27 @@ class AttentionRule {
   /// Attention whose first call is this one, if it is.
   void begins_at(std::size_t first) {
     const auto* const product = calls_[first].kernel->as<kernels::Matmul>();
-    if (!product || product->c.dims() != 4 || !is_floating(product->c.dtype) || product->write != Write::overwrite) return;
+    if (!product || (product->c.dims() != 4 && product->c.dims() != 5) || !is_floating(product->c.dtype) ||
+        product->write != Write::overwrite)
+      return;
     std::optional<Spelling> spelling = spelling_of(first);
     if (!spelling) return;
+    spelling->is_grouped = product->c.dims() == 5;
     const ScopedValue<Context::Kernels> ways(context().kernels, calls_[first].ways);
-    const bool may_cast = size_of(product->c.dtype) == 2;
+    const auto is_found = [&] {
+      const Pattern& pattern = pattern_for(*spelling, product->c.dtype, calls_[first].ways);
+      const auto match = pattern.match(calls_, uses_, first);
+      return match && replaces(*spelling, pattern, *match);
+    };
+    const bool may_cast = size_of(product->c.dtype) == 2, has_mask = spelling->mask != Spelling::Mask::none;
     for (int bits = may_cast ? 16 : 8; bits-- > 0;) {
       spelling->is_softmax = bits & 1, spelling->has_dropout = bits & 2, spelling->has_gradient = bits & 4, spelling->is_cast = bits & 8;
-      const Pattern& pattern = pattern_for(*spelling, product->c.dtype, calls_[first].ways);
-      if (const auto match = pattern.match(calls_, uses_, first); match && replaces(*spelling, pattern, *match)) return;
+      if ((spelling->op || spelling->is_grouped) && !spelling->is_softmax) continue;
+      if ((spelling->op || !spelling->is_grouped) && is_found()) return;
+      if (has_mask || !spelling->is_softmax) continue;
+      spelling->op.emplace();
+      if (is_found()) return;
+      spelling->op.reset();
     }
   }
 
@@ -138,11 +180,33 @@ class AttentionRule {
         else result.scale = is_division(binary->f) ? Spelling::Scale::divided : Spelling::Scale::times;
       } else if (const auto* const choice = kernel.as<kernels::Where>()) {
         result.mask = choice->a.view.data ? Spelling::Mask::visible : Spelling::Mask::hidden;
+        if (MaskOfOp mask; is_of_op(calls_[at].places[0].block, mask)) result.op = mask;
       } else {
         return kernel.as<kernels::Reduce>() ? std::optional(result) : std::nullopt;
       }
     }
     return std::nullopt;
+  }
+  /// Notes in `mask` what hides the keys of a block, if the op did.
+  bool is_of_op(std::size_t block, MaskOfOp& mask) const {
+    if (block == Call::Place::none || blocks_[block].kind != Block::Kind::inner) return false;
+    const Call& writer = calls_[uses_[block].front()];
+    if (writer.kernel->as<kernels::Where>()) return is_of_op(writer.places[0].block, mask) && is_of_op(writer.places[2].block, mask);
+    const auto* const comparison = writer.kernel->as<kernels::Compare>();
+    if (!comparison) return false;
+    const bool is_of_padding = is_floating(comparison->a.view.dtype);
+    if (std::holds_alternative<functors::Gt>(comparison->f)) {
+      const std::size_t own = writer.places[1].block;
+      const auto* const last = own == Call::Place::none ? nullptr : calls_[uses_[own].front()].kernel->as<kernels::Binary>();
+      mask.causal = true, mask.prefix = last && std::holds_alternative<functors::Maximum>(last->f);
+    } else if (std::holds_alternative<functors::Le>(comparison->f)) {
+      (is_of_padding ? mask.padding : mask.window) = true;
+    } else if (std::holds_alternative<functors::Ge>(comparison->f)) {
+      mask.key_lengths = true;
+    } else {
+      return false;
+    }
+    return true;
   }
   static bool is_division(const kernels::BinaryFunction& f) { return std::holds_alternative<functors::Div>(f); }
   std::size_t written_by(std::size_t index) const {
@@ -155,13 +219,20 @@ class AttentionRule {
 
   /// Puts flash attention in the place of a match, if nobody else needs what it does not make.
   bool replaces(const Spelling& s, const Pattern& pattern, const Match& match) {
-    const Shape rows{batch, queries, heads, head_dim}, columns{batch, keys, heads, head_dim};
-    const auto argument = [&](Argument i, const Shape& sizes) { return match.part(pattern.argument(i), sizes); };
+    const Shape rows = s.is_grouped ? Shape{batch, queries, heads, group, head_dim} : Shape{batch, queries, heads, head_dim};
+    const Shape columns{batch, keys, heads, head_dim};
+    const auto of_block = [&](std::size_t block, const Shape& sizes) { return with_one_head_dim(match.part(block, sizes)); };
+    const auto argument = [&](Argument i, const Shape& sizes) { return of_block(pattern.argument(i), sizes); };
     const Match::Part q = argument(q_in, rows), k = argument(k_in, columns), v = argument(v_in, columns);
-    const Match::Part y = match.part(pattern.result(y_out), rows);
+    const Match::Part y = of_block(pattern.result(y_out), rows);
+    const Match::Part dq = s.has_gradient ? of_block(pattern.result(dq_out), rows) : y;
+    if (y.view.dims() != 4 || dq.view.dims() != 4) return false;
     kernels::Attention attention{.mask = {}, .bias = {}, .query_starts = {}, .key_starts = {}};
     Match::Part bias;
-    if (s.mask != Spelling::Mask::none) {
+    std::vector<Call::Place> masks(3);
+    if (s.op) {
+      if (!takes_mask_of_op(*s.op, pattern, match, attention.mask, masks)) return false;
+    } else if (s.mask != Spelling::Mask::none) {
       const Match::Part mask = argument(mask_in, {batch, heads, queries, keys});
       attention.mask.causal = shows_past(s.mask, mask);
       if (!attention.mask.causal) {
@@ -169,7 +240,7 @@ class AttentionRule {
         attention.bias = (bias = mask).view;
       }
     }
-    if (s.scale != Spelling::Scale::none) attention.scale = match.numbers.at(scale);
+    if (s.scale != Spelling::Scale::none || s.op) attention.scale = match.numbers.at(scale);
     if (s.scale == Spelling::Scale::divided) attention.scale = 1 / attention.scale;
     if (s.has_dropout) attention.dropout = match.numbers.at(p), attention.draws = match.draws;
     if (with_backend(device_, [&](auto dev) { return kernels::attention_way(dev, q.view, k.view, v.view, attention, s.has_gradient); }) !=
@@ -199,11 +270,10 @@ class AttentionRule {
     const auto with_rows = [&](const Match::Part& part) {
       return part.view.strides[3] == 1 ? part : new_part(part.view, part.view.shape, part.view.dtype);
     };
-    // Of a mask's three operands none is there.
-    const std::vector<Call::Place> none(3), starts(2);
+    const std::vector<Call::Place> starts(2);
     const auto places = [&](std::initializer_list<Call::Place> before, std::initializer_list<Call::Place> after) {
       std::vector<Call::Place> result = before;
-      result.insert(result.end(), none.begin(), none.end());
+      result.insert(result.end(), masks.begin(), masks.end());
       result.push_back(bias.place);
       result.insert(result.end(), starts.begin(), starts.end());
       result.insert(result.end(), after);
@@ -215,8 +285,7 @@ class AttentionRule {
     add_copies(forward, {{own_y, y}});
     if (s.has_gradient) {
       const Match::Part g = argument(g_in, rows);
-      const auto result = [&](Result i, const Shape& sizes) { return match.part(pattern.result(i), sizes); };
-      const Match::Part dq = result(dq_out, rows), dk = result(dk_out, columns), dv = result(dv_out, columns);
+      const Match::Part dk = of_block(pattern.result(dk_out), columns), dv = of_block(pattern.result(dv_out), columns);
       const Match::Part own_dq = with_rows(dq), own_dk = with_rows(dk), own_dv = with_rows(dv);
       add(backward,
           kernels::FlashAttentionGrad{
@@ -229,9 +298,46 @@ class AttentionRule {
     return true;
   }
 
+  /// Makes the op's mask the kernels', with the places of its three operands; false if they do not take it.
+  static bool takes_mask_of_op(const MaskOfOp& op, const Pattern& pattern, const Match& match, kernels::AttentionMask& mask,
+                               std::vector<Call::Place>& places) {
+    mask.causal = op.causal;
+    if (op.causal && match.numbers.at(past) != static_cast<double>(match.sizes.at(keys) - match.sizes.at(queries))) return false;
+    if (op.window) mask.window = static_cast<std::int64_t>(match.numbers.at(window));
+    struct Operand {
+      bool is_there;
+      Argument argument;
+      Shape sizes;
+      kernels::In& view;
+    };
+    const Operand operands[] = {{op.padding, padding_in, {batch, keys}, mask.padding},
+                                {op.prefix, prefix_in, {batch}, mask.prefix},
+                                {op.key_lengths, key_lengths_in, {batch}, mask.key_lengths}};
+    for (std::size_t i = 0; i < std::size(operands); ++i) {
+      if (!operands[i].is_there) continue;
+      const Match::Part part = match.part(pattern.argument(operands[i].argument), operands[i].sizes);
+      if (!part.view.is_contiguous()) return false;
+      operands[i].view = part.view;
+      places[i] = part.place;
+    }
+    return true;
+  }
+
+  /// (B, T, H, G, D) as (B, T, H G, D), if that is a view.
+  static Match::Part with_one_head_dim(Match::Part part) {
+    Shape& shape = part.view.shape;
+    Strides& strides = part.view.strides;
+    if (shape.size() != 5 || (shape[2] > 1 && shape[3] > 1 && strides[2] != strides[3] * shape[3])) return part;
+    if (shape[3] > 1) strides[2] = strides[3];
+    shape[2] *= shape[3];
+    shape.erase(3), strides.erase(3);
+    return part;
+  }
+
   /// True if kernels take an operand: rows of vectors of 16 bytes.
   static bool has_rows(const Match::Part& part) {
     const auto size = static_cast<std::int64_t>(size_of(part.view.dtype));
+    if (part.view.dims() != 4) return false;
     bool fits = part.view.strides[3] == 1 && part.place.offset % 16 == 0;
     for (int d = 0; d < 3; ++d)
       fits = fits && (part.view.shape[d] == 1 || (part.view.strides[d] > 0 && part.view.strides[d] * size % 16 == 0));

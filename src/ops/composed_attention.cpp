@@ -65,7 +65,7 @@ Tensor per_batch_row(const Tensor& x, const Tensor& scores) { return aligned_wit
 /// i64: query t has position t + past among the keys; undefined: S - T.
 Tensor hidden_keys(const Tensor& scores, const AttentionMask& mask, const Tensor& past) {
   const std::int64_t queries = scores.size(-2), keys = scores.size(-1);
-  const Tensor columns = arange(keys, DType::i64, scores.device());
+  const Tensor columns = mask.causal || mask.key_lengths.defined() ? arange(keys, DType::i64, scores.device()) : Tensor();
   Tensor hidden;
   const auto hide = [&](const Tensor& more) { hidden = hidden.defined() ? logical_or(hidden, more) : more; };
   if (mask.causal) {

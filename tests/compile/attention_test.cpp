@@ -8,6 +8,8 @@
 #include "catch.h"
 #include "compile/compile.h"
 #include "message.h"
+#include "nn/nn.h"
+#include "ops/autocast.h"
 #include "ops/factory.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
@@ -24,9 +26,10 @@ using namespace tern::test;
 
 namespace {
 
-constexpr std::int64_t B = 2, H = 3, D = 40;
+constexpr std::int64_t B = 2, H = 6, D = 40;
 
 using Scores = std::function<Tensor(const Tensor&)>;
+using Attention = std::function<Tensor(const Tensor&, const Tensor&, const Tensor&)>;
 
 /// Attention of q, k and v (B, H, T, D), whose scores go through a function.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scores& probabilities) {
@@ -42,16 +45,16 @@ struct Counts {
   }
 };
 
-/// Compares a function of q, k and v and its gradients with those as written, in four calls; returns the counts of its program.
-Counts check(const Scores& probabilities, DType dtype, std::int64_t queries, std::int64_t keys, bool has_gradient = true) {
+/// Compares attention of q, k and v (B, H, T, D) and its gradients with those as written, in four calls; returns the counts of its program.
+Counts check(const Attention& attention, DType dtype, std::int64_t queries, std::int64_t keys, bool has_gradient) {
   const auto f = [&](const Tensors& in) -> Tensors {
     if (!has_gradient) {
       const NoGrad unrecorded;
-      return {attend(in[0], in[1], in[2], probabilities)};
+      return {attention(in[0], in[1], in[2])};
     }
     Tensors leaves;
     for (std::size_t i = 0; i < 3; ++i) leaves.push_back(in[i].detach().set_requires_grad());
-    const Tensor y = attend(leaves[0], leaves[1], leaves[2], probabilities);
+    const Tensor y = attention(leaves[0], leaves[1], leaves[2]);
     Tensors results = grad({y}, leaves, {in[3]});
     results.push_back(y.detach());
     return results;
@@ -74,6 +77,10 @@ Counts check(const Scores& probabilities, DType dtype, std::int64_t queries, std
     }
   }
   return Counts(compiled.overview());
+}
+Counts check(const Scores& probabilities, DType dtype, std::int64_t queries, std::int64_t keys, bool has_gradient = true) {
+  const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) { return attend(q, k, v, probabilities); };
+  return check(attention, dtype, queries, keys, has_gradient);
 }
 
 Tensor causal(std::int64_t queries, std::int64_t keys) {
@@ -111,6 +118,54 @@ void spellings() {
   }
 }
 
+/// The op under plain kernels, with its masks.
+void of_op() {
+  const std::int64_t T = 24, S = 33;
+  const Tensor lengths = Tensor::from(std::vector<std::int64_t>{0, 19}, {B}), prefix = Tensor::from(std::vector<std::int64_t>{3, 14}, {B});
+  Tensor padding = zeros({B, S});
+  copy_(slice(padding, 1, 20), full({B, S - 20}, -INFINITY));
+  copy_(slice(padding, 1, 0, 4), full({B, 4}, -1.5));
+  const std::vector<std::pair<const char*, AttentionParams>> all = {
+      {"no mask", {}},
+      {"scale", {.scale = 0.25}},
+      {"causal", {.mask = {.causal = true}}},
+      {"window", {.mask = {.causal = true, .window = 5}}},
+      {"padding", {.mask = {.padding = padding}}},
+      {"causal, padding", {.mask = {.causal = true, .padding = padding}}},
+      {"prefix", {.mask = {.causal = true, .prefix = prefix}}},
+      {"key_lengths", {.mask = {.key_lengths = lengths}}},
+      {"all", {.mask = {.causal = true, .padding = padding, .key_lengths = lengths, .window = 7}}},
+      {"dropout", {.mask = {.causal = true, .key_lengths = lengths}, .dropout = 0.3, .training = true}},
+  };
+  const auto op_with = [](const AttentionParams& params, bool is_autocast, std::int64_t kv_heads) {
+    return [=](const Tensor& q, const Tensor& k, const Tensor& v) {
+      const PlainKernels plain;
+      std::optional<Autocast> autocast;
+      if (is_autocast) autocast.emplace(q.dtype());
+      const auto shared = [=](const Tensor& x) { return transpose(slice(x, 1, 0, kv_heads), 1, 2); };
+      return transpose(scaled_dot_product_attention(transpose(q, 1, 2), shared(k), shared(v), params), 1, 2);
+    };
+  };
+  for (const auto& [name, params] : all)
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+      for (const bool is_autocast : {false, true}) {
+        if (dtype == DType::f32 && is_autocast) continue;
+        for (const bool has_gradient : {true, false}) {
+          INFO(name << ", " << tern::name(dtype) << (is_autocast ? ", autocast" : "") << (has_gradient ? ", with gradients" : ""));
+          const Counts counts = check(op_with(params, is_autocast, H), dtype, T, S, has_gradient);
+          CHECK(counts.attention == (has_gradient ? 2 : 1));
+          CHECK(counts.products == 0);
+        }
+      }
+  for (const std::int64_t kv_heads : {1, 2, 3})
+    for (const bool has_gradient : {true, false}) {
+      INFO(kv_heads << " heads of k" << (has_gradient ? ", with gradients" : ""));
+      const Counts counts = check(op_with({.mask = {.causal = true}}, false, kv_heads), DType::bf16, T, S, has_gradient);
+      CHECK(counts.attention == (has_gradient ? 2 : 1));
+      CHECK(counts.products == 0);
+    }
+}
+
 void others() {
   const std::int64_t T = 16;
   // A mask that is not causal, and is not of the dtype of q.
@@ -133,6 +188,15 @@ void others() {
   };
   CHECK(check(divided, DType::f32, T, T, false).attention == 0);
   CHECK(check([](const Tensor& x) { return transpose(softmax(x, -1), -2, -1); }, DType::f32, T, T).attention == 0);
+  // The op's softmax, with another diagonal than its own.
+  const auto sees_more = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+    const PlainKernels plain;
+    const Tensor columns = arange(T, DType::i64), own = reshape(arange(T, DType::i64), {T, 1}) + 3.0;
+    const Tensor is_hidden = gt(columns, own), scores = matmul(q, transpose(k, -1, -2), 0.25);
+    const Tensor y = detail::softmax(masked_fill(scores, is_hidden, -INFINITY), -1, detail::Hidden::is_zero);
+    return matmul(masked_fill(y, is_hidden, 0), v);
+  };
+  CHECK(check(sees_more, DType::f32, T, T, true).attention == 0);
   // Probabilities that somebody else sees.
   Tensor kept = zeros({B, H, T, T});
   const auto keeps = [&](const Tensor& x) {
@@ -168,6 +232,61 @@ TEST_CASE("Attention of ops is flash attention on a GPU, however it is written",
   const DeviceScope on_gpu(cuda());
   const ScopedValue<MatmulPrecision> tf32(context().kernels.matmul_precision, MatmulPrecision::tf32x3);
   spellings();
+}
+TEST_CASE("The attention op is flash attention under plain kernels, with any mask") { of_op(); }
+TEST_CASE("The attention op is flash attention on a GPU under plain kernels, with any mask", "[cuda]") {
+  const DeviceScope on_gpu(cuda());
+  const ScopedValue<MatmulPrecision> tf32(context().kernels.matmul_precision, MatmulPrecision::tf32x3);
+  of_op();
+}
+TEST_CASE("Models under plain kernels have flash attention in each layer") {
+  constexpr std::int64_t vocab = 31, length = 12;
+  nn::TransformerOptions options{.vocab = vocab, .length = length, .width = 48, .layers = 2, .heads = 6, .ff = 64, .dropout = 0.1};
+  const nn::DecoderLM gpt(options);
+  const nn::EncoderDecoder translator({options});
+  options.kv_heads = 2, options.positions = nn::Positions::rotary, options.norm = nn::NormKind::rms;
+  const nn::DecoderLM llama(options);
+  using Loss = std::function<Tensor(const Tensor& ids, const Tensor& labels, const Tensor& lengths)>;
+  struct Case {
+    const char* name;
+    const nn::Module& model;
+    std::size_t attentions;
+    Loss loss;
+  };
+  const std::vector<Case> cases = {
+      {"gpt", gpt, 2, [&](const Tensor& ids, const Tensor& labels, const Tensor&) { return gpt.loss(ids, labels); }},
+      {"llama", llama, 2, [&](const Tensor& ids, const Tensor& labels, const Tensor&) { return llama.loss(ids, labels); }},
+      {"translator", translator, 6, [&](const Tensor& ids, const Tensor& labels, const Tensor& lengths) {
+         return translator.loss(flip(ids, {1}), lengths, ids, labels);
+       }}};
+  for (const Case& c : cases)
+    for (const bool is_autocast : {false, true}) {
+      INFO(c.name << (is_autocast ? ", autocast" : ""));
+      const Tensors leaves = nn::parameters(c.model);
+      const auto step = [&](const Tensors& in) {
+        const PlainKernels plain;
+        std::optional<Autocast> autocast;
+        if (is_autocast) autocast.emplace(DType::bf16);
+        const Tensor loss = c.loss(in[0], in[1], in[2]);
+        Tensors results = grad({loss}, leaves);
+        results.push_back(loss.detach());
+        return results;
+      };
+      auto compiled = tern::compile(step, cpu, {.as_on_gpu = true});
+      for (int call = 0; call < 4; ++call) {
+        const Tensors in = {randint(0, vocab, {3, length}), randint(0, vocab, {3, length}), randint(1, length + 1, {3})};
+        const std::uint64_t position = context().generator.position();
+        const Tensors want = step(in);
+        context().generator.set_position(position);
+        const Tensors got = compiled(in);
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          const Tensor apart = want[i] - got[i];
+          const double size = sum(want[i] * want[i]).item<double>();
+          CHECK(sum(apart * apart).item<double>() <= (is_autocast ? 1e-3 : 1e-9) * size + 1e-12);
+        }
+      }
+      CHECK(Counts(compiled.overview()).attention == 2 * c.attentions);
+    }
 }
 TEST_CASE("Attention of ops stays as it is where flash attention is something else") { others(); }
 TEST_CASE("Attention of ops stays as it is on a GPU where flash attention is something else", "[cuda]") {
