@@ -142,7 +142,8 @@ static std::vector<Call> copies_of(const std::vector<Call>& calls) {
 static std::vector<Group> grouped(std::vector<Call>& calls, std::vector<Block>& blocks, bool is_gpu) {
   merge_products(calls, blocks, is_gpu);
   drop_copies(calls, blocks, is_gpu);
-  is_gpu ? split_sums(calls, blocks) : transpose_weights(calls, blocks);
+  if (is_gpu) use_epilogues(calls, blocks), split_sums(calls, blocks);
+  else transpose_weights(calls, blocks);
   std::vector<Group> groups = find_groups(calls, blocks, is_gpu);
   recompute(groups, calls, blocks, is_gpu);
   return groups;

@@ -26,6 +26,10 @@ void transpose_weights(std::vector<Call>& calls, std::vector<Block>& blocks);
 /// products whose heads are put beside each other, are computed in their place.
 void drop_copies(std::vector<Call>& calls, const std::vector<Block>& blocks, bool is_gpu);
 
+/// Makes the tanh-approximated GELU of a linear layer's result an epilogue of its product (kernels::LinearGelu), which on a GPU applies it
+/// to 16-bit results before it rounds them.
+void use_epilogues(std::vector<Call>& calls, const std::vector<Block>& blocks);
+
 /// Makes sums over the first and the last dimensions, as those of a batch norm, sums of rows, which groups have, and sums of these.
 void split_sums(std::vector<Call>& calls, std::vector<Block>& blocks);
 
