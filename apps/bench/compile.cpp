@@ -98,7 +98,7 @@ class CompileBench {
       });
     };
     if (device_.type == DeviceType::cuda) capture("captured", [](const CompileCase& of) { return make_written(of).function; });
-    if (make_fused(c)) capture("by hand", make_fused);
+    if (has_fused(c)) capture("by hand", make_fused);
     alternate(ways);
     show(c, ways, *compiled);
     if (has_lengths(c) && c.sizes.length > 1) another_length(c, *compiled);
@@ -206,8 +206,10 @@ void add_compile(CLI::App& app) {
   auto* command = app.add_subcommand("compile", "time functions written in plain ops, as written and compiled, and show their programs");
   const auto options = std::make_shared<Options>();
   add_list(*command, "--model", options->models, compile_models(),
-           ": transformers of 6 x 512, 12 x 768 and 4 x 128, an LSTM, a ResNet, AdamW of ops, elementwise chains, softmax and norms");
-  add_value(*command, "--pass", options->passes, "of forward, without gradients, and step, with an update (chains, rows: with gradients)",
+           ": transformers of 6 x 512, 12 x 768 and 4 x 128, Llama of 12 x 768, an LSTM, a ResNet, attention of 64 numbers, AdamW of ops, "
+           "elementwise chains, softmax and norms");
+  add_value(*command, "--pass", options->passes,
+            "of forward, without gradients, and step, with an update (attention, chains, rows: with gradients)",
             list_of(apps::one_of({"forward", "step"})), "LIST");
   add_list(*command, "--precision", options->precisions, apps::precision_names);
   const auto add_size = [&](const char* name, std::int64_t& size, const char* help) {

@@ -35,6 +35,7 @@ Tensor written_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
   const Tensor centered = x - mean(x, -1, true);
   return centered * rsqrt(mean(centered * centered, -1, true) + 1e-5) * gamma + beta;
 }
+Tensor written_rms_norm(const Tensor& x, const Tensor& gamma) { return x * rsqrt(mean(x * x, -1, true) + 1e-5) * gamma; }
 Tensor written_gelu(const Tensor& x) { return x * 0.5 * (tanh((x + x * x * x * 0.044715) * 0.7978845608) + 1); }
 /// Of logits (N, V) and targets (N): (N), in f32.
 Tensor written_cross_entropy(const Tensor& x, const Tensor& targets) {
@@ -51,36 +52,95 @@ std::int64_t heads_of(std::int64_t width) {
   return heads;
 }
 
-struct Norm final : nn::Callable<Norm> {
-  explicit Norm(std::int64_t width) : gamma(ones({width})), beta(zeros({width})) { gamma.set_requires_grad(), beta.set_requires_grad(); }
-  void visit(nn::Visitor& v) override { v("gamma", gamma), v("beta", beta); }
-  Tensor forward(const Tensor& x) const { return written_norm(x, gamma, beta); }
-  Tensor gamma, beta;
-};
+/// Causal attention of q, k and v (B, H, T, D): (B, T, H D).
+Tensor written_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) {
+  const std::int64_t batch = q.size(0), length = q.size(2), head = q.size(3);
+  const Tensor scores = cast(matmul(q, transpose(k, -2, -1)), DType::f32) * (1 / std::sqrt(static_cast<double>(head))) + mask;
+  const Tensor mixed = matmul(cast(written_softmax(scores), v.dtype()), v);
+  return reshape(transpose(mixed, 1, 2), {batch, length, q.size(1) * head});
+}
+/// Of x (B, T, parts width), the parts by heads: (B, H, T, D) each.
+Tensors in_heads(const Tensor& x, std::int64_t width) {
+  const std::int64_t heads = heads_of(width), head = width / heads;
+  return split(transpose(reshape(x, {x.size(0), x.size(1), x.size(2) / head, head}), 1, 2), heads, 1);
+}
 
-struct Layer final : nn::Callable<Layer> {
-  explicit Layer(std::int64_t width)
-      : qkv(width, 3 * width), proj(width, width), up(width, 4 * width), down(4 * width, width), first(width), second(width) {}
+/// A layer of GPT-2.
+struct GptLayer final : nn::Callable<GptLayer> {
+  struct Norm final : nn::Callable<Norm> {
+    explicit Norm(std::int64_t width) : gamma(ones({width})), beta(zeros({width})) { gamma.set_requires_grad(), beta.set_requires_grad(); }
+    void visit(nn::Visitor& v) override { v("gamma", gamma), v("beta", beta); }
+    Tensor forward(const Tensor& x) const { return written_norm(x, gamma, beta); }
+    Tensor gamma, beta;
+  };
+  explicit GptLayer(const CompileSizes& s)
+      : qkv(s.width, 3 * s.width),
+        proj(s.width, s.width),
+        up(s.width, 4 * s.width),
+        down(4 * s.width, s.width),
+        first(s.width),
+        second(s.width) {}
   void visit(nn::Visitor& v) override {
     v("qkv", qkv), v("proj", proj), v("up", up), v("down", down), v("first", first), v("second", second);
   }
   Tensor forward(const Tensor& x, const Tensor& mask) const {
-    const std::int64_t batch = x.size(0), length = x.size(1), width = x.size(2), heads = heads_of(width), head = width / heads;
-    const Tensors parts = split(transpose(reshape(qkv(first(x)), {batch, length, 3 * heads, head}), 1, 2), heads, 1);
-    const Tensor scores =
-        cast(matmul(parts[0], transpose(parts[1], -2, -1)), DType::f32) * (1 / std::sqrt(static_cast<double>(head))) + mask;
-    const Tensor mixed = matmul(cast(written_softmax(scores), x.dtype()), parts[2]);
-    const Tensor y = x + proj(reshape(transpose(mixed, 1, 2), {batch, length, width}));
+    const Tensors parts = in_heads(qkv(first(x)), x.size(2));
+    const Tensor y = x + proj(written_attention(parts[0], parts[1], parts[2], mask));
     return y + down(written_gelu(up(second(y))));
   }
   nn::Linear qkv, proj, up, down;
   Norm first, second;
 };
 
-/// A decoder-only transformer with nothing but products, elementwise ops and sums.
-struct Decoder final : nn::Callable<Decoder> {
-  explicit Decoder(const CompileSizes& s) : tokens(s.vocab, s.width), positions(s.length, s.width), last(s.width), head(s.width, s.vocab) {
-    for (std::int64_t i = 0; i < s.layers; ++i) layers.emplace_back(s.width);
+/// Hidden units of Llama's feed-forward blocks: 8 / 3 of the width, in multiples of 64.
+std::int64_t gated_width(std::int64_t width) { return (width * 8 / 3 + 63) / 64 * 64; }
+
+/// A layer of Llama: RMS norms, rotary positions in halves, a gate by SiLU, no biases.
+struct LlamaLayer final : nn::Callable<LlamaLayer> {
+  struct Norm final : nn::Callable<Norm> {
+    explicit Norm(std::int64_t width) : gamma(ones({width})) { gamma.set_requires_grad(); }
+    void visit(nn::Visitor& v) override { v("gamma", gamma); }
+    Tensor forward(const Tensor& x) const { return written_rms_norm(x, gamma); }
+    Tensor gamma;
+  };
+  explicit LlamaLayer(const CompileSizes& s)
+      : qkv(s.width, 3 * s.width, false),
+        proj(s.width, s.width, false),
+        gate(s.width, gated_width(s.width), false),
+        up(s.width, gated_width(s.width), false),
+        down(gated_width(s.width), s.width, false),
+        first(s.width),
+        second(s.width) {
+    const std::int64_t half = s.width / heads_of(s.width) / 2;
+    const Tensor frequencies = exp(arange(half, DType::f32) * (-std::log(10000.0) / static_cast<double>(half)));
+    angles = reshape(arange(s.length, DType::f32), {s.length, 1}) * frequencies;
+  }
+  void visit(nn::Visitor& v) override {
+    v("qkv", qkv), v("proj", proj), v("gate", gate), v("up", up), v("down", down), v("first", first), v("second", second);
+    v.constant("angles", angles);
+  }
+  Tensor rotated(const Tensor& x) const {
+    const Tensor own = slice(angles, 0, 0, x.size(2)), cosine = cast(cos(own), x.dtype()), sine = cast(sin(own), x.dtype());
+    const Tensors halves = split(x, x.size(3) / 2, 3);
+    return cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, 3);
+  }
+  Tensor forward(const Tensor& x, const Tensor& mask) const {
+    const Tensors parts = in_heads(qkv(first(x)), x.size(2));
+    const Tensor y = x + proj(written_attention(rotated(parts[0]), rotated(parts[1]), parts[2], mask)), z = second(y), g = gate(z);
+    return y + down(g * sigmoid(g) * up(z));
+  }
+  nn::Linear qkv, proj, gate, up, down;
+  Norm first, second;
+  Tensor angles;
+};
+
+/// A decoder-only transformer with nothing but products, elementwise ops and sums; GPT-2's has learned positions.
+template <class Layer>
+struct Decoder final : nn::Callable<Decoder<Layer>> {
+  static constexpr bool has_positions = std::is_same_v<Layer, GptLayer>;
+  explicit Decoder(const CompileSizes& s) : tokens(s.vocab, s.width), last(s.width), head(s.width, s.vocab, has_positions) {
+    if (has_positions) positions.emplace(s.length, s.width);
+    for (std::int64_t i = 0; i < s.layers; ++i) layers.emplace_back(s);
     mask = triu(full({s.length, s.length}, -INFINITY), 1);
   }
   void visit(nn::Visitor& v) override {
@@ -89,16 +149,51 @@ struct Decoder final : nn::Callable<Decoder> {
   /// The loss of ids and targets (B, T), f32 ().
   Tensor forward(const Tensor& ids, const Tensor& targets) const {
     const std::int64_t length = ids.size(1);
-    Tensor x = tokens(ids) + slice(positions.weight, 0, 0, length);
+    Tensor x = tokens(ids);
+    if (has_positions) x = x + slice(positions->weight, 0, 0, length);
     const Tensor visible = slice(slice(mask, 0, 0, length), 1, 0, length);
     for (const Layer& layer : layers) x = layer(x, visible);
     return mean(written_cross_entropy(flatten(head(last(x)), 0, 1), flatten(targets)));
   }
-  nn::Embedding tokens, positions;
+  nn::Embedding tokens;
+  std::optional<nn::Embedding> positions;
   std::vector<Layer> layers;
-  Norm last;
+  typename Layer::Norm last;
   nn::Linear head;
   Tensor mask;
+};
+
+/// The same model of fused kernels, from the same weights.
+template <class Layer>
+struct FusedDecoder final : nn::Callable<FusedDecoder<Layer>> {
+  explicit FusedDecoder(const CompileSizes& s) : FusedDecoder(Decoder<Layer>(s), s) {}
+  FusedDecoder(const Decoder<Layer>& written, const CompileSizes& s) : model(options_of(s)) {
+    model.tokens = written.tokens, model.positions = written.positions, model.head = written.head;
+    for (std::size_t i = 0; i < written.layers.size(); ++i) {
+      const Layer& from = written.layers[i];
+      nn::TransformerLayer& to = model.blocks[i];
+      to.attn.qkv = from.qkv, to.attn.proj = from.proj, to.ff.fc = from.up, to.ff.proj = from.down;
+      if constexpr (!Decoder<Layer>::has_positions) to.ff.gate = from.gate;
+    }
+  }
+  static nn::TransformerOptions options_of(const CompileSizes& s) {
+    nn::TransformerOptions options{.vocab = s.vocab, .length = s.length, .width = s.width, .layers = s.layers, .heads = heads_of(s.width)};
+    options.dropout = 0;
+    if constexpr (std::is_same_v<Layer, GptLayer>) {
+      options.ff = 4 * s.width, options.activation = nn::Activation::gelu_tanh;
+    } else {
+      options.ff = gated_width(s.width), options.activation = nn::Activation::silu, options.gated = true;
+      options.norm = nn::NormKind::rms, options.bias = options.head_bias = false;
+      options.positions = nn::Positions::rotary, options.rope_pairs = RopePairs::halves;
+    }
+    return options;
+  }
+  void visit(nn::Visitor& v) override { v("model", model); }
+  Tensor forward(const Tensor& ids, const Tensor& targets) const {
+    const FusedKernels fused;
+    return model.loss(ids, targets);
+  }
+  nn::DecoderLM model;
 };
 
 /// LSTMs of ops on top of each other, which guess the next input.
@@ -225,6 +320,24 @@ Subject own_adamw(const CompileCase& c) {
           {}};
 }
 
+/// Attention of q, k and v, (3, B, T, D) together, as it is written first; the step has the gradient of all three.
+Function attention_of_ops(const CompileCase& c, bool is_fused) {
+  const auto attend = [is_fused](const Tensor& x) {
+    const Tensors in = unstack(x, 0);
+    if (is_fused) return select(scaled_dot_product_attention(unsqueeze(in[0], 2), unsqueeze(in[1], 2), unsqueeze(in[2], 2)), 2, 0);
+    return matmul(softmax(matmul(in[0], transpose(in[1], 1, 2)) * (1 / std::sqrt(static_cast<double>(x.size(3)))), -1), in[2]);
+  };
+  return [attend, is_step = c.is_step](const Tensors& in) {
+    const Tensor x = in[0].detach();
+    if (!is_step) {
+      const NoGrad unrecorded;
+      return attend(x);
+    }
+    const Tensor leaf = x.detach().set_requires_grad();
+    return grad({attend(leaf)}, {leaf}, {in[1]})[0];
+  };
+}
+
 // ---- Formulas
 
 /// A function of x (..., width), another tensor of its shape, and targets of its rows, as written and by fused kernels, of which there may
@@ -249,8 +362,7 @@ std::map<std::string, Formula> formulas(const std::string& model, const Tensor& 
        {[=](const Tensors& in) { return written_norm(in[0], gamma, beta); },
         [=](const Tensors& in) { return layer_norm(in[0], gamma, beta); }}},
       {"rms norm",
-       {[=](const Tensors& in) { return in[0] * rsqrt(mean(in[0] * in[0], -1, true) + 1e-5) * gamma; },
-        [=](const Tensors& in) { return rms_norm(in[0], gamma); }}},
+       {[=](const Tensors& in) { return written_rms_norm(in[0], gamma); }, [=](const Tensors& in) { return rms_norm(in[0], gamma); }}},
       {"gelu", {[](const Tensors& in) { return written_gelu(in[0]); }, [](const Tensors& in) { return gelu_tanh(in[0]); }}},
       {"cross entropy",
        {[](const Tensors& in) { return written_cross_entropy(in[0], in[2]); },
@@ -292,12 +404,15 @@ Function with_gradient(const Function& f, bool is_step) {
 
 }  // namespace
 
-std::vector<std::string> compile_models() { return {"seed6", "small", "char", "lstm", "cnn", "own-adamw", "chains", "rows"}; }
+std::vector<std::string> compile_models() {
+  return {"seed6", "small", "char", "llama", "lstm", "cnn", "attention", "own-adamw", "chains", "rows"};
+}
 
 CompileSizes default_sizes(const std::string& model) {
   static const std::map<std::string, CompileSizes> all = {{"seed6", {4, 512, 512, 6, 10000}}, {"small", {4, 512, 768, 12, 10000}},
-                                                          {"char", {8, 64, 128, 4, 10000}},   {"lstm", {16, 32, 96, 1, 1}},
-                                                          {"cnn", {32, 32, 64, 8, 10}},       {"own-adamw", {1, 1, 768, 100, 1}},
+                                                          {"char", {8, 64, 128, 4, 10000}},   {"llama", {4, 512, 768, 12, 10000}},
+                                                          {"lstm", {16, 32, 96, 1, 1}},       {"cnn", {32, 32, 64, 8, 10}},
+                                                          {"attention", {8, 1024, 64, 1, 1}}, {"own-adamw", {1, 1, 768, 100, 1}},
                                                           {"chains", {8, 1024, 1024, 1, 1}},  {"rows", {32, 1024, 1024, 1, 1}}};
   return all.at(model);
 }
@@ -310,17 +425,29 @@ std::vector<CompileCase> cases_of(const std::string& model, bool is_step, train:
   return cases;
 }
 
-bool has_lengths(const CompileCase& c) { return c.model == "seed6" || c.model == "small" || c.model == "char" || c.model == "lstm"; }
+/// True for a model that reads tokens.
+static bool is_decoder(const CompileCase& c) { return c.model == "seed6" || c.model == "small" || c.model == "char" || c.model == "llama"; }
+
+bool has_lengths(const CompileCase& c) { return is_decoder(c) || c.model == "lstm"; }
 
 Subject make_written(const CompileCase& c) {
   if (c.model == "lstm") return of_model<Lstm>(c);
   if (c.model == "cnn") return of_model<ResNet>(c);
   if (c.model == "own-adamw") return own_adamw(c);
-  if (const Function written = formula_of(c).written) return {with_gradient(written, c.is_step), {}};
-  return of_model<Decoder>(c);
+  if (c.model == "attention") return {attention_of_ops(c, false), {}};
+  if (c.model == "llama") return of_model<Decoder<LlamaLayer>>(c);
+  if (is_decoder(c)) return of_model<Decoder<GptLayer>>(c);
+  return {with_gradient(formula_of(c).written, c.is_step), {}};
 }
 
-Function make_fused(const CompileCase& c) { return with_gradient(formula_of(c).fused, c.is_step); }
+bool has_fused(const CompileCase& c) { return is_decoder(c) || c.model == "attention" || formula_of(c).fused; }
+
+Function make_fused(const CompileCase& c) {
+  if (c.model == "attention") return attention_of_ops(c, true);
+  if (c.model == "llama") return of_model<FusedDecoder<LlamaLayer>>(c).function;
+  if (is_decoder(c)) return of_model<FusedDecoder<GptLayer>>(c).function;
+  return with_gradient(formula_of(c).fused, c.is_step);
+}
 
 Tensors make_arguments(const CompileCase& c, std::int64_t length) {
   const CompileSizes& s = c.sizes;
@@ -329,6 +456,7 @@ Tensors make_arguments(const CompileCase& c, std::int64_t length) {
   if (c.model == "lstm") return {normal({s.batch, length, s.width}), normal({s.batch, length, s.width})};
   if (c.model == "cnn") return {normal({s.batch, 3, s.length, s.length}), randint(0, s.vocab, {s.batch})};
   if (c.model == "own-adamw") return {zeros({1})};
+  if (c.model == "attention") return {normal({3, s.batch, length, s.width}), normal({s.batch, length, s.width})};
   if (has_lengths(c)) return {randint(0, s.vocab, {s.batch, length}), randint(0, s.vocab, {s.batch, length})};
   const Shape rows{s.batch * s.length, s.width};
   return {normal(rows), normal(rows), randint(0, s.width, {rows[0]})};

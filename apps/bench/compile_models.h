@@ -39,7 +39,9 @@ struct Subject {
 };
 /// The function as written, from this thread's generator.
 Subject make_written(const CompileCase& c);
-/// The same function by hand-fused kernels; none if there is none.
+/// True if there is the same function of fused kernels.
+bool has_fused(const CompileCase& c);
+/// That function, with parameters of its own.
 std::function<Tensor(const Tensors&)> make_fused(const CompileCase& c);
 /// Its arguments; `length` is at most that of the sizes.
 Tensors make_arguments(const CompileCase& c, std::int64_t length);

@@ -35,7 +35,7 @@ struct Spelling {
   enum class Scale : std::uint8_t { none, times, divided } scale = Scale::none;
   enum class Mask : std::uint8_t { none, added, visible, hidden } mask = Mask::none;
   std::optional<MaskOfOp> op = {};  ///< its mask, with which it makes all the rest
-  bool is_grouped = false;          ///< several heads of q share one of k and v
+  int dims = 4;                     ///< of products: 3 without heads, 5 where several heads of q share one of k and v
   bool is_cast = false;             ///< scores are f32 between products of 16 bits
   bool is_softmax = false, has_dropout = false, has_gradient = false;
   bool operator==(const Spelling&) const = default;
@@ -50,7 +50,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 enum Argument : std::size_t { q_in, k_in, v_in, mask_in, g_in, padding_in, prefix_in, key_lengths_in };
 enum Result : std::size_t { y_out, dq_out, dk_out, dv_out };
 
-/// The op of q (B, H, T, D) or (B, H, G, T, D), k and v (B, H, S, D), and of the function's arguments.
+/// The op of q (B, H, T, D) or (B, H, G, T, D), k and v (B, H, S, D), and the pattern's arguments.
 Tensor op_itself(const Spelling& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensors& in) {
   std::optional<Autocast> autocast;
   if (s.is_cast) autocast.emplace(q.dtype());
@@ -60,11 +60,11 @@ Tensor op_itself(const Spelling& s, const Tensor& q, const Tensor& k, const Tens
   if (s.op->padding) params.mask.padding = in[padding_in];
   if (s.op->prefix) params.mask.prefix = in[prefix_in];
   if (s.op->key_lengths) params.mask.key_lengths = in[key_lengths_in];
-  const Tensor rows = s.is_grouped ? reshape(permute(q, {0, 3, 1, 2, 4}), {batch, queries, heads * group, head_dim}) : transpose(q, 1, 2);
+  const Tensor rows = s.dims == 5 ? reshape(permute(q, {0, 3, 1, 2, 4}), {batch, queries, heads * group, head_dim}) : transpose(q, 1, 2);
   return transpose(scaled_dot_product_attention(rows, transpose(k, 1, 2), transpose(v, 1, 2), params), 1, 2);
 }
 
-/// Attention of q (B, H, T, D), k and v (B, H, S, D) with a mask that broadcasts to (B, H, T, S), as it is spelled.
+/// Attention of q (B, H, T, D), k and v (B, H, S, D) with a mask that broadcasts to (B, H, T, S), as it is spelled; any may be without H.
 Tensor written(const Spelling& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensors& in) {
   if (s.op) return op_itself(s, q, k, v, in);
   const Tensor& mask = in[mask_in];
@@ -96,16 +96,18 @@ Pattern pattern_of(const Spelling& s, DType dtype, Device device) {
     const Tensors gradients = grad({y}, heads_of, {in[g_in]});
     return {y, gradients[0], gradients[1], gradients[2]};
   };
-  const auto of = [&](std::int64_t rows, std::int64_t columns, DType type) { return zeros({batch, heads, rows, columns}, type, device); };
-  const Shape grouped{batch, heads, group, queries, head_dim}, result{batch, heads * group, queries, head_dim};
+  const auto of = [&](Shape shape, DType type) {
+    if (s.dims == 3) shape.erase(1);
+    return zeros(shape, type, device);
+  };
+  const Shape rows{batch, heads, queries, head_dim}, columns{batch, heads, keys, head_dim};
   const DType mask = s.mask == Spelling::Mask::added ? s.is_cast ? DType::f32 : dtype : DType::boolean;
-  return Pattern(
-      f,
-      {s.is_grouped ? zeros(grouped, dtype, device) : of(queries, head_dim, dtype), of(keys, head_dim, dtype), of(keys, head_dim, dtype),
-       of(queries, keys, mask), s.is_grouped ? zeros(result, dtype, device) : of(queries, head_dim, dtype),
-       zeros({batch, keys}, dtype == DType::f64 ? dtype : DType::f32, device), zeros({batch}, DType::i64, device),
-       zeros({batch}, DType::i64, device)},
-      {scale, p, past, window});
+  return Pattern(f,
+                 {of(s.dims == 5 ? Shape{batch, heads, group, queries, head_dim} : rows, dtype), of(columns, dtype), of(columns, dtype),
+                  of({batch, heads, queries, keys}, mask), of(s.dims == 5 ? Shape{batch, heads * group, queries, head_dim} : rows, dtype),
+                  zeros({batch, keys}, dtype == DType::f64 ? dtype : DType::f32, device), zeros({batch}, DType::i64, device),
+                  zeros({batch}, DType::i64, device)},
+                 {scale, p, past, window});
 }
 
 class AttentionRule {
@@ -131,24 +133,23 @@ class AttentionRule {
   /// Attention whose first call is this one, if it is.
   void begins_at(std::size_t first) {
     const auto* const product = calls_[first].kernel->as<kernels::Matmul>();
-    if (!product || (product->c.dims() != 4 && product->c.dims() != 5) || !is_floating(product->c.dtype) ||
-        product->write != Write::overwrite)
+    if (!product || product->c.dims() < 3 || product->c.dims() > 5 || !is_floating(product->c.dtype) || product->write != Write::overwrite)
       return;
     std::optional<Spelling> spelling = spelling_of(first);
     if (!spelling) return;
-    spelling->is_grouped = product->c.dims() == 5;
+    spelling->dims = product->c.dims();
     const ScopedValue<Context::Kernels> ways(context().kernels, calls_[first].ways);
     const auto is_found = [&] {
       const Pattern& pattern = pattern_for(*spelling, product->c.dtype, calls_[first].ways);
       const auto match = pattern.match(calls_, uses_, first);
       return match && replaces(*spelling, pattern, *match);
     };
-    const bool may_cast = size_of(product->c.dtype) == 2, has_mask = spelling->mask != Spelling::Mask::none;
+    const bool may_cast = size_of(product->c.dtype) == 2, may_be_op = spelling->dims > 3 && spelling->mask == Spelling::Mask::none;
     for (int bits = may_cast ? 16 : 8; bits-- > 0;) {
       spelling->is_softmax = bits & 1, spelling->has_dropout = bits & 2, spelling->has_gradient = bits & 4, spelling->is_cast = bits & 8;
-      if ((spelling->op || spelling->is_grouped) && !spelling->is_softmax) continue;
-      if ((spelling->op || !spelling->is_grouped) && is_found()) return;
-      if (has_mask || !spelling->is_softmax) continue;
+      if ((spelling->op || spelling->dims == 5) && !spelling->is_softmax) continue;
+      if ((spelling->op || spelling->dims < 5) && is_found()) return;
+      if (!may_be_op || !spelling->is_softmax) continue;
       spelling->op.emplace();
       if (is_found()) return;
       spelling->op.reset();
@@ -219,9 +220,9 @@ class AttentionRule {
 
   /// Puts flash attention in the place of a match, if nobody else needs what it does not make.
   bool replaces(const Spelling& s, const Pattern& pattern, const Match& match) {
-    const Shape rows = s.is_grouped ? Shape{batch, queries, heads, group, head_dim} : Shape{batch, queries, heads, head_dim};
+    const Shape rows = s.dims == 5 ? Shape{batch, queries, heads, group, head_dim} : Shape{batch, queries, heads, head_dim};
     const Shape columns{batch, keys, heads, head_dim};
-    const auto of_block = [&](std::size_t block, const Shape& sizes) { return with_one_head_dim(match.part(block, sizes)); };
+    const auto of_block = [&](std::size_t block, const Shape& sizes) { return with_head_dim(match.part(block, sizes), 2); };
     const auto argument = [&](Argument i, const Shape& sizes) { return of_block(pattern.argument(i), sizes); };
     const Match::Part q = argument(q_in, rows), k = argument(k_in, columns), v = argument(v_in, columns);
     const Match::Part y = of_block(pattern.result(y_out), rows);
@@ -233,7 +234,7 @@ class AttentionRule {
     if (s.op) {
       if (!takes_mask_of_op(*s.op, pattern, match, attention.mask, masks)) return false;
     } else if (s.mask != Spelling::Mask::none) {
-      const Match::Part mask = argument(mask_in, {batch, heads, queries, keys});
+      const Match::Part mask = with_head_dim(match.part(pattern.argument(mask_in), {batch, heads, queries, keys}), 1);
       attention.mask.causal = shows_past(s.mask, mask);
       if (!attention.mask.causal) {
         if (s.mask != Spelling::Mask::added || mask.view.dtype != q.view.dtype) return false;
@@ -323,14 +324,18 @@ class AttentionRule {
     return true;
   }
 
-  /// (B, T, H, G, D) as (B, T, H G, D), if that is a view.
-  static Match::Part with_one_head_dim(Match::Part part) {
+  /// (B, T, H, G, D) as (B, T, H G, D), if that is a view; three dimensions with one of one head at `dim`.
+  static Match::Part with_head_dim(Match::Part part, int dim) {
     Shape& shape = part.view.shape;
     Strides& strides = part.view.strides;
-    if (shape.size() != 5 || (shape[2] > 1 && shape[3] > 1 && strides[2] != strides[3] * shape[3])) return part;
-    if (shape[3] > 1) strides[2] = strides[3];
-    shape[2] *= shape[3];
-    shape.erase(3), strides.erase(3);
+    if (shape.size() == 3) {
+      strides.insert(dim, shape[2]);
+      shape.insert(dim, 1);
+    } else if (shape.size() == 5 && (shape[2] == 1 || shape[3] == 1 || strides[2] == strides[3] * shape[3])) {
+      if (shape[3] > 1) strides[2] = strides[3];
+      shape[2] *= shape[3];
+      shape.erase(3), strides.erase(3);
+    }
     return part;
   }
 

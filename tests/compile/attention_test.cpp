@@ -45,8 +45,9 @@ struct Counts {
   }
 };
 
-/// Compares attention of q, k and v (B, H, T, D) and its gradients with those as written, in four calls; returns the counts of its program.
-Counts check(const Attention& attention, DType dtype, std::int64_t queries, std::int64_t keys, bool has_gradient) {
+/// Compares attention of q, k and v (B, H, T, D), or (B, T, D) without heads, and its gradients with those as written, in four calls;
+/// returns the counts of its program.
+Counts check(const Attention& attention, DType dtype, std::int64_t queries, std::int64_t keys, bool has_gradient, bool has_heads = true) {
   const auto f = [&](const Tensors& in) -> Tensors {
     if (!has_gradient) {
       const NoGrad unrecorded;
@@ -65,7 +66,8 @@ Counts check(const Attention& attention, DType dtype, std::int64_t queries, std:
   manual_seed(3);
   for (int call = 0; call < 4; ++call) {
     Tensors in;
-    for (const std::int64_t rows : {queries, keys, keys, queries}) in.push_back(randn({B, H, rows, D}, 0, 1, dtype));
+    for (const std::int64_t rows : {queries, keys, keys, queries})
+      in.push_back(randn(has_heads ? Shape{B, H, rows, D} : Shape{B, rows, D}, 0, 1, dtype));
     const std::uint64_t position = context().generator.position();
     const Tensors want = f(in);
     context().generator.set_position(position);
@@ -78,9 +80,10 @@ Counts check(const Attention& attention, DType dtype, std::int64_t queries, std:
   }
   return Counts(compiled.overview());
 }
-Counts check(const Scores& probabilities, DType dtype, std::int64_t queries, std::int64_t keys, bool has_gradient = true) {
+Counts check(const Scores& probabilities, DType dtype, std::int64_t queries, std::int64_t keys, bool has_gradient = true,
+             bool has_heads = true) {
   const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) { return attend(q, k, v, probabilities); };
-  return check(attention, dtype, queries, keys, has_gradient);
+  return check(attention, dtype, queries, keys, has_gradient, has_heads);
 }
 
 Tensor causal(std::int64_t queries, std::int64_t keys) {
@@ -108,6 +111,10 @@ void spellings() {
       if (std::string_view(name) == "biased" && default_device() != cpu) continue;  // no kernel has a bias in f32
       CHECK(counts.attention == (has_gradient ? 2 : 1));
       CHECK(counts.products == 0);
+      if (std::string_view(name) == "biased") continue;  // by head
+      const Counts without_heads = check(probabilities, DType::f32, T, S, has_gradient, false);
+      CHECK(without_heads.attention == (has_gradient ? 2 : 1));
+      CHECK(without_heads.products == 0);
     }
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const auto in_f32 = [=](const Tensor& x) { return cast(softmax_of_ops(cast(x, DType::f32) * 0.25 + mask), x.dtype()); };

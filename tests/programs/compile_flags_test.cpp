@@ -23,7 +23,9 @@ void is_compiled_function(const Json& found, const Json&) {
 }
 /// Every model, of both passes, but for the optimizer, which has one.
 void are_all_models(const Rows& found) {
-  const std::set<std::string> formulas = {"cross entropy", "gelu", "layer norm", "residual norm", "rms norm", "softmax"};
+  const std::set<std::string> fused = {"small",      "llama",         "attention", "cross entropy", "gelu",
+                                       "layer norm", "residual norm", "rms norm",  "softmax"};
+  const std::set<std::string> read_tokens = {"small", "llama", "lstm"};
   std::vector<std::string> models;
   for (const Json& each : found) {
     models.push_back(each["model"].get<std::string>() + " " + each["pass"].get<std::string>());
@@ -32,12 +34,12 @@ void are_all_models(const Rows& found) {
     if (each.contains("by_hand_result"))
       CHECK(number_of(each, "by_hand_result") == Approx(number_of(each, "compiled_result")).margin(1e-4));
     CHECK(each["kernels"] > 0);
-    CHECK(each.contains("new_length_ms") == (each["model"] == "lstm" || each["model"] == "small"));
-    CHECK(each.contains("by_hand_ms") == formulas.contains(each["model"]));
+    CHECK(each.contains("new_length_ms") == read_tokens.contains(each["model"]));
+    CHECK(each.contains("by_hand_ms") == fused.contains(each["model"]));
   }
   std::vector<std::string> wanted;
-  for (const char* model : {"small", "lstm", "cnn", "own-adamw", "chain of 10 with tanh", "chain of 9", "copy", "cross entropy", "gelu",
-                            "layer norm", "residual norm", "rms norm", "softmax"})
+  for (const char* model : {"small", "llama", "attention", "lstm", "cnn", "own-adamw", "chain of 10 with tanh", "chain of 9", "copy",
+                            "cross entropy", "gelu", "layer norm", "residual norm", "rms norm", "softmax"})
     for (const char* pass : {"forward", "step"})
       if (std::string(model) != "own-adamw" || std::string(pass) == "step") wanted.push_back(std::string(model) + " " + pass);
   std::sort(models.begin(), models.end());
@@ -73,7 +75,7 @@ const FlagTable& tern::programs::test::compile_table() {
        "compile --model char --batch 2 --length 8 --width 16 --layers 1 --vocab 50 --pass step --seconds 1e-6 --threads 1 --device "
        "cpu --json OUT/rows"},
       {{"", row(is_compiled_function)},
-       {"--model small,lstm,cnn,own-adamw,chains,rows --pass forward,step", rows(are_all_models)},
+       {"--model small,llama,attention,lstm,cnn,own-adamw,chains,rows --pass forward,step", rows(are_all_models)},
        {"--pass forward", has_kernels(0.3)},
        {"--precision bf16", row([](const Json& changed, const Json& plain) {
           CHECK(number_of(changed, "kernels") > number_of(plain, "kernels"));  // casts
@@ -92,7 +94,7 @@ const FlagTable& tern::programs::test::compile_table() {
        {"--show code", says("extern")},
        {"--out OUT/made", are_parts_of_a_program, "--layers 2"}},
       {{"--device cuda", "--device cuda: "},
-       {"--model foo", "--model: expected seed6, small, char, lstm, cnn, own-adamw, chains, rows but got foo"},
+       {"--model foo", "--model: expected seed6, small, char, llama, lstm, cnn, attention, own-adamw, chains, rows but got foo"},
        {"--show all", "--show: expected code, groups, kernels, memory but got all"},
        {"--pass backward", "--pass: "},
        {"--precision tf32", "--precision tf32: "},
