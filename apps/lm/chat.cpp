@@ -60,8 +60,7 @@ class Chat {
     const std::int64_t length = model_.model.options.length,
                        room = length - std::min(options_.tokens, std::max<std::int64_t>(length / 4, 1));
     const std::size_t first = options_.system.empty() ? 0 : 1;
-    std::size_t dropped = 0;
-    while (true) {
+    for (std::size_t dropped = 0;;) {
       nn::TokenIds ids = joined({}, form_.encode(model_.tokenizer, messages_, tokens_));
       const auto size = static_cast<std::int64_t>(ids.size());
       if (size <= room) {

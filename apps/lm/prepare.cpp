@@ -24,8 +24,7 @@ void run(PrepareOptions options) {
     if (!line.is_due()) return;
     const double done = static_cast<double>(progress.bytes), all = static_cast<double>(progress.all_bytes),
                  seconds = train::seconds_now() - begin;
-    const std::string what = progress.trains_tokenizer ? "tokenizer" : "tokens";
-    line.update(fmt::format("{} {:3.0f}%", what, 100 * done / all), done / all,
+    line.update(fmt::format("{} {:3.0f}%", progress.trains_tokenizer ? "tokenizer" : "tokens", 100 * done / all), done / all,
                 fmt::format(" {:.0f}/{:.0f} MB [{}] {} tokens", done / 1e6, all / 1e6, train::clock_time(seconds),
                             train::grouped(static_cast<double>(progress.tokens))));
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "backend/usable_memory.h"
 #include "common/training.h"
@@ -63,30 +64,35 @@ void train(const Options& options) {
 }
 
 /// The peak of the device's memory in two updates of so many rows, the second of which has all moments.
-std::size_t peak(Options options, const Ground& ground, std::int64_t rows) {
-  options.batch_size = rows;
-  options.accumulate = 1;
+double peak(Options options, const Ground& ground, std::int64_t rows) {
+  options.batch_size = rows, options.accumulate = 1;
   train::Run run("tern-lm");
   Training training(options, ground, run);
   reset_peak_memory(ground.device);
   training.trainer().replay(2, [](std::int64_t) {});
-  return memory_statistics(ground.device).peak_allocated;
+  return static_cast<double>(memory_statistics(ground.device).peak_allocated);
 }
 
-/// Prints the memory of an update, as two small ones have it, and the largest batch that fits. Throws as train() does.
+/// Prints the memory of an update, measured at 1, 2, 4, ... rows, and the largest batch that fits. Throws as train() does.
 void fit(const Options& options) {
   const Ground ground(options);
   const train::StopSignals signals;
-  const std::size_t one = peak(options, ground, 1), two = peak(options, ground, 2);
-  const std::size_t row = std::max<std::size_t>(two - std::min(one, two), 1), fixed = one - std::min(one, row);
-  const std::uint64_t usable = with_backend(ground.device, [&](auto dev) { return backend::usable_memory(dev, ground.device); });
-  const auto text = [](std::size_t bytes) { return profile::bytes_text(bytes); };
+  const auto usable =
+      static_cast<double>(with_backend(ground.device, [&](auto dev) { return backend::usable_memory(dev, ground.device); }));
+  double before = peak(options, ground, 1), last = peak(options, ground, 2);
+  const double row = last - before, fixed = before - row, end = train::seconds_now() + 1;
+  std::int64_t rows = 2;
+  while (2 * rows <= options.batch_size && 4 * last < usable && train::seconds_now() < end)
+    before = std::exchange(last, peak(options, ground, rows *= 2));
+  const double more = std::max(2 * (last - before) / static_cast<double>(rows), 1.0);  // for a row
+  const auto at = [&](std::int64_t size) { return last + static_cast<double>(size - rows) * more; };
+  const auto text = [](double bytes) { return profile::bytes_text(static_cast<std::size_t>(std::max(bytes, 0.0))); };
   say("model    {:.2f} M parameters\n", static_cast<double>(ground.parameters) / 1e6);
   say("memory   {} of weights, gradients and moments, and {} of activations a row of {} tokens, {}\n", text(fixed), text(row),
       options.length, options.precision);
-  say("batch    of --batch-size {}: {}\n", options.batch_size, text(fixed + row * static_cast<std::size_t>(options.batch_size)));
-  say("fits     --batch-size {} in the {} of {}\n", usable > fixed ? (usable - fixed) / row : 0, text(usable),
-      apps::describe(ground.device));
+  say("batch    of --batch-size {}: {}\n", options.batch_size, text(at(options.batch_size)));
+  say("fits     --batch-size {} in the {} of {}\n", std::max(static_cast<std::int64_t>((usable - at(0)) / more), std::int64_t{0}),
+      text(usable), apps::describe(ground.device));
 }
 
 struct Arguments : apps::TrainingArguments<Options> {
@@ -98,10 +104,7 @@ struct Arguments : apps::TrainingArguments<Options> {
     if (data.empty()) throw apps::UsageError("--data is required (tern-lm train --help lists the options)");
     const apps::Given<Options> all_given = all(entries());
     Options options = apps::find_preset(presets(), apps::find_given(all_given, "preset").value_or("small"));
-    if (!base.empty()) {
-      set_shape(options, shape_of(base));
-      options.base = std::filesystem::absolute(base).string();
-    }
+    if (!base.empty()) set_shape(options, shape_of(base)), options.base = std::filesystem::absolute(base).string();
     for (const auto& [entry, text] : all_given) {
       if (!base.empty() && apps::contains(of_model, entry->key))
         throw apps::UsageError(fmt::format("{} {}: {} has its own; leave the option out", entry->flag(), text, base));
@@ -129,8 +132,7 @@ void add_train(CLI::App& app) {
   apps::add_run_options(*command, *arguments);
   apps::add_entries(*command, entries(), presets(), arguments->given);
   command->callback([arguments] {
-    const bool resumes = arguments->checkpoints.resume;
-    const Options options = resumes ? arguments->resumed("tern-lm", entries(), changeable) : arguments->chosen();
+    const Options options = arguments->checkpoints.resume ? arguments->resumed("tern-lm", entries(), changeable) : arguments->chosen();
     require_valid(options);
     if (arguments->fit) return fit(options);
     apps::require_named("--out", options.out);
