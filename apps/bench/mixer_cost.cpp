@@ -113,10 +113,13 @@ MixerCost count_mixer(nn::MixerKind kind, const TransformerSize& size) {
       all.convolution(2 * dim + 2 * d, taps);
       all.recurrence(2 * d * dim, 5);
       break;
-    case MixerKind::based:
-      all.products(d * (32 * heads + d) + square);
-      all.recurrence(heads * 273 * (dim + 1), 4);
+    case MixerKind::based: {
+      const double key = 16, features = 1 + key + key * key;
+      const bool is_short = n <= features;  // products of all queries and keys
+      all.products(d * (2 * key * heads + d) + square + (is_short ? heads * n * (key + dim + 1) : 0));
+      all.recurrence(heads * features * (dim + 1), is_short ? 0 : 4);
       break;
+    }
     case MixerKind::linear:
       all.products(4 * square);
       all.recurrence(d * (dim + 1), 4);

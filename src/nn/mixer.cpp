@@ -11,6 +11,7 @@
 #include "ops/conv.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/recurrent.h"
 #include "ops/reduce.h"
@@ -203,6 +204,14 @@ Tensor taylor(const Tensor& x_) {
   return cat({full({x.size(0), x.size(1), x.size(2), 1}, 1, x.dtype(), x.device()), x, squares}, 3);
 }
 
+/// linear_recurrence of taylor(q), taylor(k) and v from no state on, by the products of all queries and keys: T^2 numbers a head.
+Tensor taylor_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const Tensor tokens = arange(q.size(1), DType::i64, q.device()), is_later = gt(tokens, unsqueeze(tokens, 1));
+  const Tensor s = in_f32(matmul(transpose(q, 1, 2), permute(k, {0, 2, 3, 1}), 1 / std::sqrt(static_cast<double>(q.size(3)))));
+  const Tensor weights = where(is_later, 0.0, s * s * 0.5 + s + 1.0);
+  return transpose(matmul(cast(weights, v.dtype()), transpose(v, 1, 2)), 1, 2);
+}
+
 }  // namespace
 
 RecurrentMixer::RecurrentMixer(MixerKind kind_, std::int64_t width, const RecurrentMixerOptions& options_)
@@ -302,11 +311,13 @@ Tensor RecurrentMixer::forward(const Tensor& x, MixerState* state) const {
   LinearRecurrenceParams params{
       .log_decay = log_decay(x, dt), .beta = form.has_beta ? sigmoid(of_rates.front()) : Tensor(), .initial_state = before};
   const Tensor direct = v;
+  // Texts of fewer tokens than features need fewer numbers by tokens.
+  const bool is_short = kind == MixerKind::based && !state && tokens <= 1 + key_dim() + key_dim() * key_dim();
   switch (kind) {
     case MixerKind::linear:
     case MixerKind::based:
       if (kind == MixerKind::linear) q = elu_plus_1(q), k = elu_plus_1(k);
-      else q = taylor(q), k = taylor(k);
+      else if (!is_short) q = taylor(q), k = taylor(k);
       v = cat({v, ones({batch, tokens, heads, 1}, v.dtype(), v.device())}, 3);  // the sum of the keys, in one channel more
       break;
     case MixerKind::retnet: q = rotated(q, more), k = rotated(k, more) * (1 / std::sqrt(static_cast<double>(options.head_dim))); break;
@@ -329,7 +340,7 @@ Tensor RecurrentMixer::forward(const Tensor& x, MixerState* state) const {
     if (decay.defined() && decay.dims() == 1) decay = broadcast_to(decay, {batch, tokens, heads});
     if (decay.defined()) decay = where(decay.dims() == 4 ? unsqueeze(there, 3) : there, decay, 0.0);
   }
-  const Recurrence result = linear_recurrence(q, k, v, params);
+  const Recurrence result = is_short ? Recurrence{taylor_attention(q, k, v), {}} : linear_recurrence(q, k, v, params);
   if (state) {
     if (options.rope.defined()) {
       const Tensor read = lengths.defined() ? lengths : full({batch}, static_cast<double>(tokens), DType::i64, x.device());

@@ -207,13 +207,13 @@ void for_each_mixer(F check) {
 }  // namespace
 
 TEST_CASE("Recurrent mixers and their gradients are those of the papers' formulas, token by token") {
-  for (const MixerKind kind : recurrent_kinds) {
-    INFO(nn::name(kind));
+  const auto check = [](MixerKind kind, std::int64_t length) {
+    INFO(nn::name(kind) << ", " << length << " tokens");
     const nn::RecurrentMixer mixer = mixer_of(kind, DType::f64);
-    const Tensor x = tokens_of(2, 70, DType::f64);
+    const Tensor x = tokens_of(2, length, DType::f64);
     const Tensor y = mixer(x), expected = reference(mixer, x);
     CHECK(distance(y, expected) < 1e-6);  // the tables of rotations are f32
-    const Tensor weights = tokens_of(2, 70, DType::f64);
+    const Tensor weights = tokens_of(2, length, DType::f64);
     const Tensors parameters = nn::parameters(mixer), got = grad({y}, parameters, {weights}),
                   want = grad({expected}, parameters, {weights});
     const std::vector<NamedTensor> names = nn::named_parameters(mixer);
@@ -222,7 +222,9 @@ TEST_CASE("Recurrent mixers and their gradients are those of the papers' formula
       CHECK(double(max(abs(want[i])).item()) > 1e-6);
       CHECK(distance(got[i], want[i]) < 1e-5 * std::max(1.0, double(max(abs(want[i])).item())));
     }
-  }
+  };
+  for (const MixerKind kind : recurrent_kinds) check(kind, 70);
+  check(MixerKind::based, 280);  // more than its features
 }
 
 TEST_CASE("The convolution mixer is a gate times four taps") {

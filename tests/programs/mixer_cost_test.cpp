@@ -72,6 +72,7 @@ TEST_CASE("A mixer's operations are those that its kernels count") {
     const auto counted = [&](std::int64_t batch, std::int64_t length) { return count_mixer(kind, {batch, length, width, heads, 4}).flops; };
     CHECK(flops_of(kind, 3, 50) == counted(3, 50));
     CHECK(flops_of(kind, 2, 64) == counted(2, 64));
+    CHECK(flops_of(kind, 1, 274) == counted(1, 274));
   }
 }
 
