@@ -23,6 +23,7 @@ void bind_reductions(nb::module_& m) {
   m.def("argmax", &argmax, "x"_a, "dim"_a = -1, "keepdim"_a = false, Released());
   m.def("argmin", &argmin, "x"_a, "dim"_a = -1, "keepdim"_a = false, Released());
   m.def("median", &median, "x"_a, "dim"_a = -1, "keepdim"_a = false, Released());
+  m.def("cummax", &cummax, "x"_a, "dim"_a, Released());
   m.def("cumsum", &cumsum, "x"_a, "dim"_a, Released());
   m.def("cumprod", &cumprod, "x"_a, "dim"_a, Released());
   m.def(

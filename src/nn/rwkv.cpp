@@ -54,8 +54,8 @@ void Rwkv4Mixer::visit(Visitor& v) {
 /// m_t = max(m_(t-1) - w, k_t), with m_(-1) = before (B, C): (B, T + 1, C), from m_(-1) on. Constants: no result depends on them.
 static Tensor largest_exponents(const Tensor& k, const Tensor& w, const Tensor& before) {
   const NoGrad unrecorded;
-  const ScanPair later = [](const Tensors& l, const Tensors& r) -> Tensors { return {l[0] + r[0], maximum(l[1] - r[0], r[1])}; };
-  return associative_scan(later, {pad(w, 1, 1, 0), cat({unsqueeze(before, 1), k}, 1)}, 1)[1];
+  const Tensor lost = pad(cumsum(w, 1), 1, 1, 0);
+  return cummax(cat({unsqueeze(before, 1), k}, 1) + lost, 1) - lost;
 }
 
 Tensor Rwkv4Mixer::forward(const Tensor& x, MixerState* state) const {

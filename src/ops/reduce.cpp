@@ -165,10 +165,42 @@ struct CumulativeSum {
 
   Result<Tensor> forward(T x) const {
     const Tensor y = empty(x.shape(), summed_dtype(x), x.device());
-    launch(x.device(), kernels::Cumsum{x, y, dim, reverse});
+    launch(x.device(), kernels::Cumulative{kernels::CumulativeFunction::sum, x, y, dim, reverse});
     return {y};
   }
   Tensors backward(const Backward& call) const { return {tern::call(CumulativeSum{dim, !reverse}, call.grad())}; }
+};
+
+struct CumulativeMax {
+  static constexpr Op op{.name = "cummax", .tangent = Tangent::linear};
+  int dim;
+
+  struct Kept {
+    Tensor x, y;
+  };
+  static Tensor running(T x, int dim) {
+    const Tensor y = empty_like(x);
+    launch(x.device(), kernels::Cumulative{kernels::CumulativeFunction::max, x, y, dim, false});
+    return y;
+  }
+  /// For each element the last one so far that is the maximum: (i64).
+  static Tensor places(const Kept& kept, int dim) {
+    const NoGrad unrecorded;
+    const auto& [x, y] = kept;
+    Shape shape;
+    for (int d = 0; d < x.dims(); ++d) shape.push_back(d == dim ? x.size(d) : 1);
+    const Tensor own = reshape(arange(x.size(dim), DType::i64, x.device()), shape);
+    return running(where(logical_or(eq(x, y), ne(x, x)), own, 0.0), dim);
+  }
+  Result<Tensor, Kept> forward(T x) const {
+    const Tensor y = running(x, dim);
+    return {y, {x, y}};
+  }
+  Tensors backward(const Backward& call, const Kept& kept) const {
+    const Tensor g = call.grad();
+    return {scatter_add(zeros(g.shape(), g.dtype(), g.device()), dim, places(kept, dim), g)};
+  }
+  Tensors tangents(const Tensors& t, const Kept& kept) const { return {gather(t[0], dim, places(kept, dim))}; }
 };
 
 Tensor extreme(const char* op, ReduceFunction f, T x, const Dims& dims, bool keepdim) {
@@ -220,6 +252,10 @@ Tensor any(T x, const Dims& dims, bool keepdim) { return call(Truth{{"any"}, Red
 Tensor all(T x, const Dims& dims, bool keepdim) { return call(Truth{{"all"}, ReduceFunction::all, plan("all", x, dims, keepdim)}, x); }
 Tensor argmax(T x, int dim, bool keepdim) { return arg_extreme("argmax", true, x, dim, keepdim); }
 Tensor argmin(T x, int dim, bool keepdim) { return arg_extreme("argmin", false, x, dim, keepdim); }
+Tensor cummax(T x, int dim) {
+  if (x.dtype() == DType::boolean) fail("cummax", "expected a numeric dtype but got bool");
+  return call(CumulativeMax{normalize_dim(dim, x.dims(), "cummax")}, x);
+}
 Tensor cumsum(T x, int dim) { return call(CumulativeSum{normalize_dim(dim, x.dims(), "cumsum"), false}, x); }
 
 // Compositions.

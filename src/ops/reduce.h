@@ -35,6 +35,8 @@ Tensor argmin(const Tensor& x, int dim = -1, bool keepdim = false);
 /// @}
 /// Cumulative sum along a dimension.
 Tensor cumsum(const Tensor& x, int dim);
+/// Cumulative maximum along a dimension, of a numeric dtype; NaN propagates. The gradient goes to the last element so far that is it.
+Tensor cummax(const Tensor& x, int dim);
 
 // Reductions, cumulative products and counts that are composed of other ops. Those with `dims` reduce over all dimensions if none is
 // given.

@@ -313,6 +313,14 @@ TEST_CASE("Derivatives where a root or a power has none") {
   CHECK(list(grad({sum(cumprod(y, 0))}, {y})[0]) == Doubles{1, 8, 0});
 }
 
+TEST_CASE("A cumulative maximum stays NaN, and has its gradient at the last of equal elements, or NaN") {
+  const Tensor x = Tensor::from(Doubles{1, 3, 3, 2, nan, 5, nan, 7}, {8}).set_requires_grad();
+  const Tensor y = cummax(x, 0), weights = Tensor::from(Doubles{1, 2, 4, 8, 16, 32, 64, 128}, {8});
+  CHECK(list(slice(y, 0, 0, 4)) == Doubles{1, 3, 3, 3});
+  CHECK(list(cast(isnan(y), DType::f64)) == Doubles{0, 0, 0, 0, 1, 1, 1, 1});
+  CHECK(list(grad({y}, {x}, {weights})[0]) == Doubles{1, 2, 12, 0, 48, 0, 192, 0});
+}
+
 TEST_CASE("Counts of narrow integers and of flags take no memory for wide copies") { check_memory_of_counts(cpu); }
 TEST_CASE("Counts of narrow integers and of flags take no memory for wide copies, on a GPU", "[cuda]") { check_memory_of_counts(cuda()); }
 

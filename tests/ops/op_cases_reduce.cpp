@@ -156,6 +156,54 @@ void add_arg(Rows& rows, const char* name, Tensor (*f)(T, int, bool), bool large
 
 }  // namespace
 
+static void add_cumulative(Rows& rows) {
+  Row running{"cumsum", {}}, running_max{"cummax", {}};
+  running.dtypes = all_dtypes;
+  running.slack = 30;
+  running_max.dtypes = numbers;
+  for (const auto& [shape, dim] : std::vector<std::pair<Shape, int>>{{{0}, 0},
+                                                                     {{1}, 0},
+                                                                     {{31}, -1},
+                                                                     {{33}, 0},
+                                                                     {{1025}, 0},
+                                                                     {{3, 5}, 0},
+                                                                     {{3, 5}, 1},
+                                                                     {{2, 3, 4}, 1},
+                                                                     {{0, 3}, 1},
+                                                                     {{3, 0}, 1},
+                                                                     {{33, 31}, 0},
+                                                                     {{3, 1025}, 1},
+                                                                     {{256}, 0},
+                                                                     {{257}, 0},
+                                                                     {{20, 35, 26}, 1},
+                                                                     {{3, 9000}, 1},
+                                                                     {{9000, 40}, 0}}) {
+    running_max.cases.push_back({{value(shape)},
+                                 [dim = dim](const Arguments& in) -> Tensors { return {cummax(in[0], dim)}; },
+                                 [dim = dim](const References& in) {
+                                   return one(along(in[0], dim, [](std::vector<double> s) {
+                                     for (std::size_t i = 1; i < s.size(); ++i)
+                                       if (!(s[i] > s[i - 1]) && s[i] == s[i]) s[i] = s[i - 1];
+                                     return s;
+                                   }));
+                                 }});
+    running.cases.push_back({{value(shape)},
+                             [dim = dim](const Arguments& in) -> Tensors { return {cumsum(in[0], dim)}; },
+                             [dim = dim](const References& in) {
+                               Array y = along(in[0], dim, [](std::vector<double> s) {
+                                 for (std::size_t i = 1; i < s.size(); ++i) s[i] += s[i - 1];
+                                 return s;
+                               });
+                               y.dtype = counted(in.dtype);
+                               return one(y);
+                             }});
+  }
+  running_max.mistakes = {{[] { cummax(sample({2, 3}), 2); }, {"2"}}, {[] { cummax(sample({2}, DType::boolean), 0); }, {"bool"}}};
+  rows.push_back(running_max);
+  running.mistakes = {{[] { cumsum(sample({2, 3}), 2); }, {"2"}}, {[] { cumsum(sample({}), 0); }, {"0"}}};
+  rows.push_back(running);
+}
+
 void add_reduce(Rows& rows) {
   const auto largest = [](Slice x) { return *std::max_element(x.begin(), x.end()); };
   const auto smallest = [](Slice x) { return *std::min_element(x.begin(), x.end()); };
@@ -233,39 +281,7 @@ void add_reduce(Rows& rows) {
 
   add_arg(rows, "argmax", argmax, true);
   add_arg(rows, "argmin", argmin, false);
-
-  Row running{"cumsum", {}};
-  running.dtypes = all_dtypes;
-  running.slack = 30;
-  for (const auto& [shape, dim] : std::vector<std::pair<Shape, int>>{{{0}, 0},
-                                                                     {{1}, 0},
-                                                                     {{31}, -1},
-                                                                     {{33}, 0},
-                                                                     {{1025}, 0},
-                                                                     {{3, 5}, 0},
-                                                                     {{3, 5}, 1},
-                                                                     {{2, 3, 4}, 1},
-                                                                     {{0, 3}, 1},
-                                                                     {{3, 0}, 1},
-                                                                     {{33, 31}, 0},
-                                                                     {{3, 1025}, 1},
-                                                                     {{256}, 0},
-                                                                     {{257}, 0},
-                                                                     {{20, 35, 26}, 1},
-                                                                     {{3, 9000}, 1},
-                                                                     {{9000, 40}, 0}})
-    running.cases.push_back({{value(shape)},
-                             [dim = dim](const Arguments& in) -> Tensors { return {cumsum(in[0], dim)}; },
-                             [dim = dim](const References& in) {
-                               Array y = along(in[0], dim, [](std::vector<double> s) {
-                                 for (std::size_t i = 1; i < s.size(); ++i) s[i] += s[i - 1];
-                                 return s;
-                               });
-                               y.dtype = counted(in.dtype);
-                               return one(y);
-                             }});
-  running.mistakes = {{[] { cumsum(sample({2, 3}), 2); }, {"2"}}, {[] { cumsum(sample({}), 0); }, {"0"}}};
-  rows.push_back(running);
+  add_cumulative(rows);
 }
 
 }  // namespace tern::op_cases

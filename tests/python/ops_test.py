@@ -92,6 +92,7 @@ CASES = {
     "min": (lambda a: tern.min(a), np.min, [A]),
     "logsumexp": (lambda a: tern.logsumexp(a, 1), lambda a: np.log(np.exp(a).sum(1)), [A]),
     "cumsum": (lambda a: tern.cumsum(a, 1), lambda a: a.cumsum(1), [A]),
+    "cummax": (lambda a: tern.cummax(a, 1), lambda a: np.maximum.accumulate(a, 1), [A]),
     "cumprod": (lambda a: tern.cumprod(a, 1), lambda a: a.cumprod(1), [A]),
     "median": (lambda a: tern.median(a, 0), lambda a: np.median(a, 0), [A]),
     "reshape": (lambda a: a.reshape(2, -1), lambda a: a.reshape(2, -1), [A]),

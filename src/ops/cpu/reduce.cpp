@@ -334,38 +334,54 @@ void ArgReduce::run(Cpu) const {
   });
 }
 
-void Cumsum::run(Cpu) const {
+namespace {
+
+/// Accumulates in C what is read as S and written as R; `add` puts an element into what is before it.
+template <class S, class C, class R, class Add>
+void accumulate(const Cumulative& kernel, C identity, Add add) {
+  const View &x = kernel.x, &y = kernel.y;
+  const int dim = kernel.dim;
+  const bool reverse = kernel.reverse;
   Shape shape = x.shape;
   Strides x_strides = x.strides, y_strides = y.strides;
   const std::int64_t length = x.shape[dim];
   const std::int64_t x_step = reverse ? -x.strides[dim] : x.strides[dim], y_step = reverse ? -y.strides[dim] : y.strides[dim];
   const std::int64_t x_first = reverse ? (length - 1) * x.strides[dim] : 0, y_first = reverse ? (length - 1) * y.strides[dim] : 0;
-  if (y.numel() == 0) return;
   shape.erase(dim);
   x_strides.erase(dim);
   y_strides.erase(dim);
   const auto loop = make_loop<2>(shape, {y_strides, x_strides});
+  const bool across = loop.inner() > 1 && std::abs(loop.inner_stride(0)) < std::abs(y_step);
+  parallel_units(loop.numel(), length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) C before[chunk];
+    walk(loop, begin, end, across ? chunk : 1, [&](const std::int64_t* at, std::int64_t n) {
+      const S* from = x.as<const S>() + at[1] + x_first;
+      R* to = y.as<R>() + at[0] + y_first;
+      if (!across) {
+        C all = identity;
+        for (std::int64_t r = 0; r < length; ++r) to[r * y_step] = convert<R>(add(all, convert<C>(from[r * x_step])));
+        return;
+      }
+      std::fill_n(before, n, identity);
+      for (std::int64_t r = 0; r < length; ++r, from += x_step, to += y_step)
+        for (std::int64_t i = 0; i < n; ++i)
+          to[i * loop.inner_stride(0)] = convert<R>(add(before[i], convert<C>(from[i * loop.inner_stride(1)])));
+    });
+  });
+}
+
+}  // namespace
+
+void Cumulative::run(Cpu) const {
+  if (y.numel() == 0) return;
   dispatch_all(x.dtype, [&]<class S>() {
+    using R = std::conditional_t<std::is_integral_v<S>, std::int64_t, S>;
     // A running sum cannot be pairwise; a wider accumulator compensates for that.
     using C = std::conditional_t<std::is_integral_v<S>, std::uint64_t, double>;
-    using R = std::conditional_t<std::is_integral_v<S>, std::int64_t, S>;
-    const bool across = loop.inner() > 1 && std::abs(loop.inner_stride(0)) < std::abs(y_step);
-    parallel_units(loop.numel(), length, stream_grain, [&](std::int64_t begin, std::int64_t end) {
-      alignas(64) C sums[chunk];
-      walk(loop, begin, end, across ? chunk : 1, [&](const std::int64_t* at, std::int64_t n) {
-        const S* from = x.as<const S>() + at[1] + x_first;
-        R* to = y.as<R>() + at[0] + y_first;
-        if (!across) {
-          C sum = 0;
-          for (std::int64_t r = 0; r < length; ++r) to[r * y_step] = convert<R>(sum += convert<C>(from[r * x_step]));
-          return;
-        }
-        std::fill_n(sums, n, C(0));
-        for (std::int64_t r = 0; r < length; ++r, from += x_step, to += y_step)
-          for (std::int64_t i = 0; i < n; ++i)
-            to[i * loop.inner_stride(0)] = convert<R>(sums[i] += convert<C>(from[i * loop.inner_stride(1)]));
-      });
-    });
+    if (f == CumulativeFunction::sum) return accumulate<S, C, R>(*this, C(0), [](C& sum, C value) { return sum += value; });
+    using M = std::conditional_t<std::is_integral_v<S>, S, double>;
+    const M least = std::is_integral_v<S> ? std::numeric_limits<M>::lowest() : -std::numeric_limits<M>::infinity();
+    accumulate<S, M, S>(*this, least, [](M& most, M value) { return most = value > most || value != value ? value : most; });
   });
 }
 

@@ -36,9 +36,12 @@ struct ArgReduce {
   void run(Cuda) const;
 };
 
-/// y = cumulative sum of x along `dim`, from the end if `reverse`; same shape, any strides. y has x's floating dtype, or i64 for integers
-/// and bool.
-struct Cumsum {
+enum class CumulativeFunction : std::uint8_t { sum, max };
+
+/// y = cumulative sum or maximum of x along `dim`, from the end if `reverse`; same shape, any strides. y has x's floating dtype; of
+/// integers and bool a sum is i64, and a maximum has x's dtype. NaN propagates.
+struct Cumulative {
+  CumulativeFunction f;
   In x;
   Out y;
   int dim;

@@ -120,6 +120,13 @@ def running(d, name):
     return Case([x], lambda x: f(x, dim), lambda x: g(x, dim), f" {dim}", multilinear=name == "cumsum")
 
 
+@row("cummax", dtypes=NUMBERS)
+def running_max(d, name):
+    x = d.tensor()
+    dim = d.dim(x.tensor.dim())
+    return Case([x], lambda x: tern.cummax(x, dim), lambda x: torch.cummax(x, dim).values, f" {dim}", exact=True)
+
+
 @row("sort", dtypes=EVERY)
 def sort(d, name):
     x = d.tensor()
