@@ -64,9 +64,11 @@ Tensor op_itself(const Spelling& s, const Tensor& q, const Tensor& k, const Tens
   return transpose(scaled_dot_product_attention(rows, transpose(k, 1, 2), transpose(v, 1, 2), params), 1, 2);
 }
 
-/// Attention of q (B, H, T, D), k and v (B, H, S, D) with a mask that broadcasts to (B, H, T, S), as it is spelled; any may be without H.
-Tensor written(const Spelling& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensors& in) {
-  if (s.op) return op_itself(s, q, k, v, in);
+/// Attention of q (B, H, T, D), k and v (B, H, S, D) with a mask that broadcasts to (B, H, T, S), as it is spelled; any may be without H,
+/// and q (B, H, G, T, D).
+Tensor written(const Spelling& s, const Tensor& q, const Tensor& k_, const Tensor& v_, const Tensors& in) {
+  if (s.op) return op_itself(s, q, k_, v_, in);
+  const Tensor k = s.dims == 5 ? unsqueeze(k_, 2) : k_, v = s.dims == 5 ? unsqueeze(v_, 2) : v_;
   const Tensor& mask = in[mask_in];
   Tensor x = matmul(q, transpose(k, -2, -1));
   if (s.is_cast) x = cast(x, DType::f32);
@@ -100,11 +102,17 @@ Pattern pattern_of(const Spelling& s, DType dtype, Device device) {
     if (s.dims == 3) shape.erase(1);
     return zeros(shape, type, device);
   };
+  const bool is_grouped = s.dims == 5;
   const Shape rows{batch, heads, queries, head_dim}, columns{batch, heads, keys, head_dim};
+  const Shape grouped{batch, heads, group, queries, head_dim}, all_heads{batch, heads * group, queries, head_dim};
   const DType mask = s.mask == Spelling::Mask::added ? s.is_cast ? DType::f32 : dtype : DType::boolean;
   return Pattern(f,
-                 {of(s.dims == 5 ? Shape{batch, heads, group, queries, head_dim} : rows, dtype), of(columns, dtype), of(columns, dtype),
-                  of({batch, heads, queries, keys}, mask), of(s.dims == 5 ? Shape{batch, heads * group, queries, head_dim} : rows, dtype),
+                 {of(is_grouped ? grouped : rows, dtype), of(columns, dtype), of(columns, dtype),
+                  of(is_grouped ? Shape{batch, heads, 1, queries, keys} : Shape{batch, heads, queries, keys}, mask),
+                  of(!is_grouped ? rows
+                     : s.op      ? all_heads
+                                 : grouped,
+                     dtype),
                   zeros({batch, keys}, dtype == DType::f64 ? dtype : DType::f32, device), zeros({batch}, DType::i64, device),
                   zeros({batch}, DType::i64, device)},
                  {scale, p, past, window});
@@ -147,8 +155,8 @@ class AttentionRule {
     const bool may_cast = size_of(product->c.dtype) == 2, may_be_op = spelling->dims > 3 && spelling->mask == Spelling::Mask::none;
     for (int bits = may_cast ? 16 : 8; bits-- > 0;) {
       spelling->is_softmax = bits & 1, spelling->has_dropout = bits & 2, spelling->has_gradient = bits & 4, spelling->is_cast = bits & 8;
-      if ((spelling->op || spelling->dims == 5) && !spelling->is_softmax) continue;
-      if ((spelling->op || spelling->dims < 5) && is_found()) return;
+      if (spelling->op && !spelling->is_softmax) continue;
+      if (is_found()) return;
       if (!may_be_op || !spelling->is_softmax) continue;
       spelling->op.emplace();
       if (is_found()) return;
@@ -234,7 +242,12 @@ class AttentionRule {
     if (s.op) {
       if (!takes_mask_of_op(*s.op, pattern, match, attention.mask, masks)) return false;
     } else if (s.mask != Spelling::Mask::none) {
-      const Match::Part mask = with_head_dim(match.part(pattern.argument(mask_in), {batch, heads, queries, keys}), 1);
+      Match::Part mask = with_head_dim(match.part(pattern.argument(mask_in), {batch, heads, queries, keys}), 1);
+      if (s.dims == 5) {  // the same for all heads
+        const View of_group = match.part(pattern.argument(mask_in), {group}).view;
+        if ((mask.view.shape[1] > 1 && mask.view.strides[1] != 0) || (of_group.shape[0] > 1 && of_group.strides[0] != 0)) return false;
+        mask.view.shape[1] *= of_group.shape[0], mask.view.strides[1] = 0;
+      }
       attention.mask.causal = shows_past(s.mask, mask);
       if (!attention.mask.causal) {
         if (s.mask != Spelling::Mask::added || mask.view.dtype != q.view.dtype) return false;

@@ -125,6 +125,31 @@ void spellings() {
   }
 }
 
+/// Query heads in groups, which broadcast the heads of keys and values.
+void in_groups() {
+  const std::int64_t T = 24, S = 33;
+  const Tensor mask = causal(T, S), hidden = mask < 0.0, bias = randn({T, S}), of_groups = randn({3, T, S});
+  const std::vector<std::pair<const char*, Scores>> all = {
+      {"products alone", [](const Tensor& x) { return softmax_of_ops(x); }},
+      {"causal", [=](const Tensor& x) { return softmax_of_ops(x * 0.25 + mask); }},
+      {"hidden", [=](const Tensor& x) { return softmax(masked_fill(x * 0.25, hidden, -INFINITY), -1); }},
+      {"biased", [=](const Tensor& x) { return softmax(x * 0.25 + bias, -1); }},
+      {"dropped", [=](const Tensor& x) { return dropout(softmax(x * 0.25 + mask, -1), 0.3); }},
+      {"biased by group", [=](const Tensor& x) { return softmax(x * 0.25 + of_groups, -1); }},
+  };
+  for (const auto& [name, probabilities] : all)
+    for (const bool has_gradient : {true, false}) {
+      INFO(name << (has_gradient ? ", with gradients" : ""));
+      const auto attention = [&, scores = probabilities](const Tensor& q, const Tensor& k, const Tensor& v) {
+        const auto shared = [](const Tensor& x) { return unsqueeze(slice(x, 1, 0, 2), 2); };
+        return reshape(attend(reshape(q, {B, 2, 3, T, D}), shared(k), shared(v), scores), {B, H, T, D});
+      };
+      const Counts counts = check(attention, DType::f32, T, S, has_gradient);
+      if (std::string_view(name) == "biased" && default_device() != cpu) continue;  // no kernel has a bias in f32
+      CHECK(counts.attention == (std::string_view(name) == "biased by group" ? 0 : has_gradient ? 2 : 1));
+    }
+}
+
 /// The op under plain kernels, with its masks.
 void of_op() {
   const std::int64_t T = 24, S = 33;
@@ -239,6 +264,12 @@ TEST_CASE("Attention of ops is flash attention on a GPU, however it is written",
   const DeviceScope on_gpu(cuda());
   const ScopedValue<MatmulPrecision> tf32(context().kernels.matmul_precision, MatmulPrecision::tf32x3);
   spellings();
+}
+TEST_CASE("Attention of ops whose heads are in groups is flash attention") { in_groups(); }
+TEST_CASE("Attention of ops whose heads are in groups is flash attention on a GPU", "[cuda]") {
+  const DeviceScope on_gpu(cuda());
+  const ScopedValue<MatmulPrecision> tf32(context().kernels.matmul_precision, MatmulPrecision::tf32x3);
+  in_groups();
 }
 TEST_CASE("The attention op is flash attention under plain kernels, with any mask") { of_op(); }
 TEST_CASE("The attention op is flash attention on a GPU under plain kernels, with any mask", "[cuda]") {
