@@ -83,7 +83,7 @@ struct GptLayer final : nn::Callable<GptLayer> {
   void visit(nn::Visitor& v) override {
     v("qkv", qkv), v("proj", proj), v("up", up), v("down", down), v("first", first), v("second", second);
   }
-  Tensor forward(const Tensor& x, const Tensor& mask) const {
+  Tensor forward(const Tensor& x, const Tensor& mask, const Tensors&) const {
     const Tensors parts = in_heads(qkv(first(x)), x.size(2));
     const Tensor y = x + proj(written_attention(parts[0], parts[1], parts[2], mask));
     return y + down(written_gelu(up(second(y))));
@@ -110,28 +110,23 @@ struct LlamaLayer final : nn::Callable<LlamaLayer> {
         up(s.width, gated_width(s.width), false),
         down(gated_width(s.width), s.width, false),
         first(s.width),
-        second(s.width) {
-    const std::int64_t half = s.width / heads_of(s.width) / 2;
-    const Tensor frequencies = exp(arange(half, DType::f32) * (-std::log(10000.0) / static_cast<double>(half)));
-    angles = reshape(arange(s.length, DType::f32), {s.length, 1}) * frequencies;
-  }
+        second(s.width) {}
   void visit(nn::Visitor& v) override {
     v("qkv", qkv), v("proj", proj), v("gate", gate), v("up", up), v("down", down), v("first", first), v("second", second);
-    v.constant("angles", angles);
   }
-  Tensor rotated(const Tensor& x) const {
-    const Tensor own = slice(angles, 0, 0, x.size(2)), cosine = cast(cos(own), x.dtype()), sine = cast(sin(own), x.dtype());
+  /// x (B, H, T, D), by the cosines and sines (T, D / 2) of its positions.
+  static Tensor rotated(const Tensor& x, const Tensors& rotations) {
     const Tensors halves = split(x, x.size(3) / 2, 3);
-    return cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, 3);
+    return cat({halves[0] * rotations[0] - halves[1] * rotations[1], halves[1] * rotations[0] + halves[0] * rotations[1]}, 3);
   }
-  Tensor forward(const Tensor& x, const Tensor& mask) const {
+  Tensor forward(const Tensor& x, const Tensor& mask, const Tensors& rotations) const {
     const Tensors parts = in_heads(qkv(first(x)), x.size(2));
-    const Tensor y = x + proj(written_attention(rotated(parts[0]), rotated(parts[1]), parts[2], mask)), z = second(y), g = gate(z);
+    const Tensor q = rotated(parts[0], rotations), k = rotated(parts[1], rotations);
+    const Tensor y = x + proj(written_attention(q, k, parts[2], mask)), z = second(y), g = gate(z);
     return y + down(g * sigmoid(g) * up(z));
   }
   nn::Linear qkv, proj, gate, up, down;
   Norm first, second;
-  Tensor angles;
 };
 
 /// A decoder-only transformer with nothing but products, elementwise ops and sums; GPT-2's has learned positions.
@@ -142,6 +137,9 @@ struct Decoder final : nn::Callable<Decoder<Layer>> {
     if (has_positions) positions.emplace(s.length, s.width);
     for (std::int64_t i = 0; i < s.layers; ++i) layers.emplace_back(s);
     mask = triu(full({s.length, s.length}, -INFINITY), 1);
+    const std::int64_t half = std::max<std::int64_t>(s.width / heads_of(s.width) / 2, 1);
+    const Tensor frequencies = exp(arange(half, DType::f32) * (-std::log(10000.0) / static_cast<double>(half)));
+    angles = reshape(arange(s.length, DType::f32), {s.length, 1}) * frequencies;
   }
   void visit(nn::Visitor& v) override {
     v("tokens", tokens), v("positions", positions), v("layers", layers), v("last", last), v("head", head);
@@ -152,7 +150,10 @@ struct Decoder final : nn::Callable<Decoder<Layer>> {
     Tensor x = tokens(ids);
     if (has_positions) x = x + slice(positions->weight, 0, 0, length);
     const Tensor visible = slice(slice(mask, 0, 0, length), 1, 0, length);
-    for (const Layer& layer : layers) x = layer(x, visible);
+    Tensors rotations;
+    if (!has_positions)
+      for (const Tensor& part : {cos(angles), sin(angles)}) rotations.push_back(cast(slice(part, 0, 0, length), x.dtype()));
+    for (const Layer& layer : layers) x = layer(x, visible, rotations);
     return mean(written_cross_entropy(flatten(head(last(x)), 0, 1), flatten(targets)));
   }
   nn::Embedding tokens;
@@ -160,7 +161,7 @@ struct Decoder final : nn::Callable<Decoder<Layer>> {
   std::vector<Layer> layers;
   typename Layer::Norm last;
   nn::Linear head;
-  Tensor mask;
+  Tensor mask, angles;
 };
 
 /// The same model of fused kernels, from the same weights.
