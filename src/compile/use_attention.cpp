@@ -146,6 +146,7 @@ class AttentionRule {
     std::optional<Spelling> spelling = spelling_of(first);
     if (!spelling) return;
     spelling->dims = product->c.dims();
+    if (spelling->dims == 3) spelling->op.reset();  // it has heads
     const ScopedValue<Context::Kernels> ways(context().kernels, calls_[first].ways);
     const auto is_found = [&] {
       const Pattern& pattern = pattern_for(*spelling, product->c.dtype, calls_[first].ways);

@@ -220,6 +220,9 @@ void others() {
   };
   CHECK(check(divided, DType::f32, T, T, false).attention == 0);
   CHECK(check([](const Tensor& x) { return transpose(softmax(x, -1), -2, -1); }, DType::f32, T, T).attention == 0);
+  // Scores without heads whose mask is made within, as the op makes it.
+  const auto hides = [=](const Tensor& x) { return softmax(masked_fill(x, gt(arange(T, DType::i64), 7.0), -INFINITY), -1); };
+  CHECK(check(hides, DType::f32, T, T, true, false).attention == 0);
   // The op's softmax, with another diagonal than its own.
   const auto sees_more = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
     const PlainKernels plain;

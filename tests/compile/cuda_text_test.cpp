@@ -88,8 +88,9 @@ TEST_CASE("Norms and activations of ops are few kernels") {
 
 TEST_CASE("Rows of several dimensions, sums of columns and values computed again have code") {
   const Tensor mask = triu(full({64, 64}, -1e4), 1), gamma = rand({128}), beta = rand({128});
+  // Attention but for a factor.
   const auto attention =
-      kernels_with_gradient([&](const Tensor& a) { return matmul(softmax_of_ops(matmul(a, transpose(a, -2, -1)) * 0.1 + mask), a); },
+      kernels_with_gradient([&](const Tensor& a) { return matmul(softmax_of_ops(matmul(a, transpose(a, -2, -1)) * 0.1 + mask) * 2.0, a); },
                             randn({4, 64, 32}), randn({4, 64, 32}));
   REQUIRE(attention.size() == 2);  // rows whose mask has another stride along each dimension
   check(attention);
