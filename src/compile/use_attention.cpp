@@ -103,18 +103,13 @@ Pattern pattern_of(const Spelling& s, DType dtype, Device device) {
     return zeros(shape, type, device);
   };
   const bool is_grouped = s.dims == 5;
-  const Shape rows{batch, heads, queries, head_dim}, columns{batch, heads, keys, head_dim};
-  const Shape grouped{batch, heads, group, queries, head_dim}, all_heads{batch, heads * group, queries, head_dim};
+  const Shape q = is_grouped ? Shape{batch, heads, group, queries, head_dim} : Shape{batch, heads, queries, head_dim};
+  const Shape g = is_grouped && s.op ? Shape{batch, heads * group, queries, head_dim} : q, k{batch, heads, keys, head_dim};
+  const Shape scores = is_grouped ? Shape{batch, heads, 1, queries, keys} : Shape{batch, heads, queries, keys};
   const DType mask = s.mask == Spelling::Mask::added ? s.is_cast ? DType::f32 : dtype : DType::boolean;
-  return Pattern(f,
-                 {of(is_grouped ? grouped : rows, dtype), of(columns, dtype), of(columns, dtype),
-                  of(is_grouped ? Shape{batch, heads, 1, queries, keys} : Shape{batch, heads, queries, keys}, mask),
-                  of(!is_grouped ? rows
-                     : s.op      ? all_heads
-                                 : grouped,
-                     dtype),
-                  zeros({batch, keys}, dtype == DType::f64 ? dtype : DType::f32, device), zeros({batch}, DType::i64, device),
-                  zeros({batch}, DType::i64, device)},
+  const Tensor padding = zeros({batch, keys}, dtype == DType::f64 ? dtype : DType::f32, device);
+  const Tensor numbers = zeros({batch}, DType::i64, device);
+  return Pattern(f, {of(q, dtype), of(k, dtype), of(k, dtype), of(scores, mask), of(g, dtype), padding, numbers, clone(numbers)},
                  {scale, p, past, window});
 }
 
