@@ -1,5 +1,5 @@
-# Writes device_headers.cpp: the texts of the headers that generated kernels and files of users include (src/compile/generated.cpp), so that a program compiles
-# such kernels on a machine without them.
+# Writes device_headers.cpp: the texts of the headers that generated kernels and files of users include
+# (src/compile/generated.cpp), so that a program compiles such kernels on a machine without them.
 set(tern_device_headers
     compile/device/generated.cuh
     compile/device/integers.h

@@ -134,10 +134,13 @@ template <class Layer>
 struct Decoder final : nn::Callable<Decoder<Layer>> {
   static constexpr bool has_positions = std::is_same_v<Layer, GptLayer>;
   explicit Decoder(const CompileSizes& s) : tokens(s.vocab, s.width), last(s.width), head(s.width, s.vocab, has_positions) {
-    if (has_positions) positions.emplace(s.length, s.width);
     for (std::int64_t i = 0; i < s.layers; ++i) layers.emplace_back(s);
     mask = triu(full({s.length, s.length}, -INFINITY), 1);
-    const std::int64_t half = std::max<std::int64_t>(s.width / heads_of(s.width) / 2, 1);
+    if (has_positions) {
+      positions.emplace(s.length, s.width);
+      return;
+    }
+    const std::int64_t half = s.width / heads_of(s.width) / 2;
     const Tensor frequencies = exp(arange(half, DType::f32) * (-std::log(10000.0) / static_cast<double>(half)));
     angles = reshape(arange(s.length, DType::f32), {s.length, 1}) * frequencies;
   }
@@ -321,20 +324,19 @@ Subject own_adamw(const CompileCase& c) {
           {}};
 }
 
-/// Attention of q, k and v, (3, B, T, D) together, as it is written first; the step has the gradient of all three.
-Function attention_of_ops(const CompileCase& c, bool is_fused) {
+/// Attention of q, k and v, (3, B, T, D) together, of ops or by the fused one; the step has the gradient of all three.
+Function attention(const CompileCase& c, bool is_fused) {
   const auto attend = [is_fused](const Tensor& x) {
     const Tensors in = unstack(x, 0);
     if (is_fused) return select(scaled_dot_product_attention(unsqueeze(in[0], 2), unsqueeze(in[1], 2), unsqueeze(in[2], 2)), 2, 0);
     return matmul(softmax(matmul(in[0], transpose(in[1], 1, 2)) * (1 / std::sqrt(static_cast<double>(x.size(3)))), -1), in[2]);
   };
   return [attend, is_step = c.is_step](const Tensors& in) {
-    const Tensor x = in[0].detach();
     if (!is_step) {
       const NoGrad unrecorded;
-      return attend(x);
+      return attend(in[0]);
     }
-    const Tensor leaf = x.detach().set_requires_grad();
+    const Tensor leaf = in[0].detach().set_requires_grad();
     return grad({attend(leaf)}, {leaf}, {in[1]})[0];
   };
 }
@@ -435,7 +437,7 @@ Subject make_written(const CompileCase& c) {
   if (c.model == "lstm") return of_model<Lstm>(c);
   if (c.model == "cnn") return of_model<ResNet>(c);
   if (c.model == "own-adamw") return own_adamw(c);
-  if (c.model == "attention") return {attention_of_ops(c, false), {}};
+  if (c.model == "attention") return {attention(c, false), {}};
   if (c.model == "llama") return of_model<Decoder<LlamaLayer>>(c);
   if (is_decoder(c)) return of_model<Decoder<GptLayer>>(c);
   return {with_gradient(formula_of(c).written, c.is_step), {}};
@@ -444,7 +446,7 @@ Subject make_written(const CompileCase& c) {
 bool has_fused(const CompileCase& c) { return is_decoder(c) || c.model == "attention" || formula_of(c).fused; }
 
 Function make_fused(const CompileCase& c) {
-  if (c.model == "attention") return attention_of_ops(c, true);
+  if (c.model == "attention") return attention(c, true);
   if (c.model == "llama") return of_model<FusedDecoder<LlamaLayer>>(c).function;
   if (is_decoder(c)) return of_model<FusedDecoder<GptLayer>>(c).function;
   return with_gradient(formula_of(c).fused, c.is_step);
